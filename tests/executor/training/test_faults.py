@@ -21,9 +21,10 @@ from app.store.run_log import read_steps
 from app.store.run_metrics import GrowingLines
 from costmodel.layout import ParallelLayout
 from executor.launch import agent
-from executor.launch.agent import Team, end_waiting, has_started, run_team
+from executor.launch.agent import Team, has_started, run_team
 from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
+from executor.launch.rank_source import RankSource
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
 from executor.training.manifest import steps_on_disk
 from executor.training.settings import (
@@ -257,6 +258,7 @@ def test_a_run_stopped_too_late_is_not_a_smaller_run(
     """Ranks that the notice did not suffice are not lost for good: the run ends, with what would help."""
     (tmp_path / "never_ready.py").write_text(NEVER_READY)
     monkeypatch.setattr(agent, "WORKER", "never_ready")
+    monkeypatch.setattr(RankSource, "rank", lambda *_: None)  # which would fork ranks of ours
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     marks = tmp_path / RANKS_FOLDER
     when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -344,32 +346,6 @@ def test_the_first_node_decides_on_another_attempt(tmp_path: Path, monkeypatch: 
     team = team_of(tmp_path, "raise SystemExit(1)", monkeypatch, **fields)
     assert run_team(team) == (1, None)
     assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
-    end_waiting(team.waiting)
-
-
-TOLD_LATER = """
-import json, os, pathlib, sys
-kind, run_file = "started", sys.argv[-1]
-if len(sys.argv) == 1:
-    told = json.loads(sys.stdin.readline())
-    kind, run_file = "prepared", told["run_file"]
-    os.environ.update(told["environment"])
-attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-(pathlib.Path(run_file).parent / f"{kind}-{os.environ['RANK']}-{attempt}").touch()
-sys.exit(attempt == "0")
-"""
-
-
-def test_on_several_nodes_the_next_ranks_are_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They start while it is found out who is left, and are told their places then."""
-    (tmp_path / "again-0").touch()  # by the first node
-    team = team_of(tmp_path, TOLD_LATER, monkeypatch, nodes=Nodes(count=2, rank=1), max_restarts=1)
-    assert run_team(team) == (0, None)
-    again = {path.name for path in tmp_path.glob("*-[0-9]-1")}
-    assert again == {"prepared-2-1", "prepared-3-1"}
-    assert team.waiting == []
 
 
 STUBBORN = """
