@@ -37,6 +37,7 @@ from executor.training.settings import (
 )
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from topology.base.errors import InputError
 from topology.base.files import json_rows
 
@@ -133,22 +134,24 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     assert [row["samples"] for row in reported(tmp_path)] == [8 * step for step in steps]
 
 
+WAYS_TO_STOP: dict[str, tuple[signal.Signals, Callable[[int, int], None]]] = {
+    "SIGTERM-to-the-launcher": (signal.SIGTERM, os.kill),
+    "SIGUSR1-to-the-process-group": (signal.SIGUSR1, os.killpg),
+    "ctrl-c-in-a-terminal": (signal.SIGINT, os.killpg),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "send"),
-    [
-        pytest.param(signal.SIGTERM, os.kill, id="SIGTERM-to-the-launcher"),
-        pytest.param(signal.SIGUSR1, os.killpg, id="SIGUSR1-to-the-process-group"),
-        pytest.param(signal.SIGINT, os.killpg, id="ctrl-c-in-a-terminal"),
-    ],
+    "way", cases_of_run(WAYS_TO_STOP, ["SIGUSR1-to-the-process-group", "ctrl-c-in-a-terminal"])
 )
 def test_a_signal_to_the_launcher_stops_in_order(
-    number: signal.Signals,
-    send: Callable[[int, int], None],
+    way: str,
     estimated_plan_of: Callable[..., Plan],
     tmp_path: Path,
 ) -> None:
     """It reaches the ranks: a checkpoint is written, exit 0, and no traceback is printed."""
+    number, send = WAYS_TO_STOP[way]
     plan, settings = estimated_plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
