@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recorded_files import CutPoint, FileOperation, built, cut_points, recording
+from benchmarks.recorded_files import VARIANTS, CutPoint, FileOperation, built, cut_points, recording
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 64,
 }  # fmt: skip
 BATCH, STEPS = 4, (4, 7)
+DATA = "tokens.bin"
 AT_ONCE = 500
 """Cuts that one process tries: each start makes process groups."""
 
@@ -54,6 +55,7 @@ def settings_of(folder: Path, data: Path, steps: int) -> Any:
     base = RunSettings(
         folder="", plan_file="", steps=steps, device="cpu", precision="fp32", checkpoint_every=2,
         keep_checkpoints=2, data=str(data), eval_data="synthetic", eval_interval=3, eval_batches=1,
+        rate_shape="constant",
     )  # fmt: skip
     return with_plan(base, folder)
 
@@ -158,22 +160,78 @@ def fault_of(run: RecordedRun, cut: CutPoint, data: Path, plan: Any) -> str:
         shutil.rmtree(root, ignore_errors=True)
 
 
+def recorded(_rank: int, root: str, plan: Any) -> RecordedRun:
+    """On a rank of its own: a run whose data lie beside it in a folder."""
+    data = Path(root) / DATA
+    data.write_bytes(bytes(byte for each in random.Random(1).randbytes(2000) for byte in (each, 0)))
+    return recorded_run(Path(root) / "whole", data, plan)
+
+
 def faults(
-    _rank: int, points: int, seed: int, plan: Any, most: int = sys.maxsize
+    rank: int, points: int, seed: int, plan: Any, most: int = sys.maxsize, variants: Sequence[str] = VARIANTS
 ) -> tuple[int, dict[str, list[str]]]:
     """On a rank of its own: how many operations there were, and cuts by what is wrong, at `most` so many."""
     root = Path(tempfile.mkdtemp(prefix="meshplan-crash-"))
     try:
-        data = root / "tokens.bin"
-        data.write_bytes(bytes(byte for each in random.Random(1).randbytes(2000) for byte in (each, 0)))
-        run = recorded_run(root / "whole", data, plan)
+        run, data = recorded(rank, str(root), plan), root / DATA
         result: dict[str, list[str]] = {}
         for cut in cut_points(run.done, points, seed):
+            if cut.variant not in variants:
+                continue
             if fault := fault_of(run, cut, data, plan):
                 result.setdefault(fault, []).append(f"{cut.variant} {cut.number} of seed {cut.seed}")
             if len(result) == most:
                 break
         return len(run.done), result
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+# ── real ranks on what is left ────────────────────────────────────────────────────────────────────────────
+
+
+def sampled(run: RecordedRun, count: int, points: int = 10_000) -> list[CutPoint]:
+    """Some of so many cuts, spread over all, each kind in its turn."""
+    stride = points // count
+    return cut_points(run.done, points, 0)[:: stride + (stride % len(VARIANTS) == 0)][:count]
+
+
+def fault_of_ranks(run: RecordedRun, cut: CutPoint, data: Path, plan: Any, rounding: float) -> str:
+    """What is wrong with a run that a launcher and its ranks go on with; empty where every step is there.
+
+    Losses may differ by `rounding`: by 0 on the layout of the run.
+    """
+    from app.actions.runs.resumed import check_resumed
+    from app.actions.runs.texts import with_data
+    from executor.launch.supervise import Supervision, supervise
+    from executor.training.settings import METRICS_FILE
+    from topology.base.files import json_rows
+
+    root = Path(tempfile.mkdtemp(prefix="meshplan-crash-"))
+    try:
+        built(run.done, cut, root / "cut")
+        metrics = root / "cut" / "run" / METRICS_FILE
+        before = len(list(json_rows(metrics))) if metrics.exists() else 0
+        settings, _ = with_data(settings_of(metrics.parent, data, STEPS[-1]), plan)
+        try:
+            check_resumed(settings, plan, lambda _: None)
+            alone = Supervision(min_gpus=None, replan=lambda *_: None, say=lambda _: None)
+            status = supervise(settings, plan, alone)
+        except Exception as error:  # noqa: BLE001 - whatever it is, a cut has ended the run
+            return f"{type(error).__name__}: {error}"
+        if (status.state, status.step) != ("finished", STEPS[-1]):
+            return f"ended {status.state} after step {status.step}: {status.what} {status.cause}"
+        rows = list(json_rows(metrics))
+        true = {int(step): float(loss) for step, loss in map(str.split, run.lines)}
+        apart = {row["step"]: abs(row["loss"] / true[row["step"]] - 1) for row in rows}
+        wrong = [step for step, share in apart.items() if share > rounding]
+        steps = [row["step"] for row in rows[before:]]
+        if wrong:
+            return f"losses of steps {wrong} are others"
+        begun = steps[0] - 1 if steps else STEPS[-1]
+        if begun < least_step(run.done, cut) or steps != list(range(begun + 1, STEPS[-1] + 1)):
+            return f"steps {steps} after a checkpoint of step {least_step(run.done, cut)}"
+        return ""
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -55,30 +55,12 @@ IMPORTED = {
         "app.commands.run",
         "app.store.run_log",
         "cattrs",
-        "costmodel.kernels.tables",
         "executor.bench.local_ranks",
         "executor.bench.measured_run",
-        "executor.comm.hangs",
         "executor.launch.supervise",
-        "executor.model.attention.kernels",
-        "executor.parallel.affinity",
-        "executor.parallel.device",
-        "executor.parallel.link_check",
-        "executor.parallel.parallelize",
-        "executor.torch_internals.lean_start",
-        "executor.torch_internals.quiet",
-        "executor.training.loop",
-        "executor.training.trainer",
         RANK,
-        "fsspec",
         "meshplan.__main__",
-        "numpy.random",
         "planner.engines",
-        "planner.plan",
-        "planner.structure",
-        "torch.distributed.checkpoint._fsspec_filesystem",
-        "torch.utils.serialization.config",
-        "torch.utils.tensorboard",
     ),
     TRACERS: (
         "torch",
@@ -93,7 +75,7 @@ IMPORTED = {
         "transformers.models.gpt2.modeling_gpt2",
     ),
 }
-"""By kind. Of ranks nothing that reads the environment for a run's sake, as a hub's client does."""
+"""By kind, of ranks beside what `rank_server` loads: nothing that reads the environment for a run's sake."""
 TOLD = {RANKS: {}, TRACERS: {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}}
 """What a kind of process tells itself when it begins, and its libraries read when they are imported."""
 PACKAGES = frozenset(("app.actions.runs",))
@@ -514,7 +496,8 @@ def _main(descriptor: int, kind: str) -> None:
     """Import, then fork what is asked for; in what was forked run it."""
     gc.disable()
     sys.path.insert(0, str(ROOT))
-    for name in IMPORTED[kind]:
+    server = importlib.import_module("executor.training.rank_server") if kind == RANKS else None
+    for name in (*IMPORTED[kind], *((*server.LOADED, *server.OPTIONAL) if server else ())):
         module = importlib.import_module(name)
         if name in PACKAGES:
             for part in iter_modules(module.__path__, f"{name}."):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from executor.launch.nodes import Nodes
+from executor.launch.rank_source import RankProcess, RankSource
 from executor.training.manifest import steps_on_disk
 from executor.training.settings import CHECKPOINTS
 from executor.training.worker import ENDPOINT, LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS, STARTED
@@ -42,7 +42,7 @@ class Team:
     `endpoint` of the first node. `over` says
     that a node is gone or comes, which ends an attempt, and `in_order` that it has time for a checkpoint;
     `may_restart` waits until that is known after one has failed.
-    `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
+    Ranks are forked from `source`; without one they are started as programs.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ class Team:
     over: Callable[[], bool] = lambda: False
     in_order: Callable[[], bool] = lambda: False
     may_restart: Callable[[], bool] = lambda: True
-    waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    source: RankSource | None = None
 
     def rank(self, local: int) -> int:
         """Rank of the whole run."""
@@ -71,15 +71,16 @@ def run_team(team: Team) -> tuple[int, signal.Signals | None]:
     Whatever asks to stop (Ctrl-C, a closed terminal, SIGUSR1 as a scheduler's warning) becomes one SIGTERM
     to each rank. Their own sessions keep a terminal's signals from them.
     """
-    code, ranks, budget = 0, list[subprocess.Popen[bytes]](), Budget(team)
+    code, ranks, budget = 0, list[RankProcess](), Budget(team)
     with _heeding() as asked:
         try:
             for attempt in itertools.count():
-                ranks = [_started(team, attempt, local) for local in range(team.num_local)]
+                ranks = []
+                for local in range(team.num_local):
+                    ranks.append(_started(team, attempt, local, lambda: bool(asked)))
                 code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
                 if code == 0 or asked:
                     break
-                _prepare(team)
                 if not team.may_restart() or asked or not budget.allows_after(attempt, asked):
                     break
         finally:
@@ -145,9 +146,9 @@ def _heeding() -> Iterator[list[signal.Signals]]:
             signal.signal(name, handler)
 
 
-def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
+def _started(team: Team, attempt: int, local: int, stopped: Callable[[], bool]) -> RankProcess:
     """Start one rank. The folder it was started in is on no path of it (``-P``)."""
-    place = {
+    named = {
         "RANK": team.rank(local),
         "LOCAL_RANK": local,
         "WORLD_SIZE": team.nodes.count * team.num_local,
@@ -157,47 +158,22 @@ def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
         MEETING: team.meeting / f"store-{attempt}",
         ENDPOINT: team.endpoint or "",
     }
-    environment = {**team.environment, **{name: str(value) for name, value in place.items()}}
-    if not team.waiting:
-        return _process(team, (str(team.run_file),), environment, subprocess.DEVNULL)
-    rank = team.waiting.pop()
-    assert rank.stdin is not None  # noqa: S101 - it was started with one
-    text = json.dumps({"run_file": str(team.run_file), "environment": environment})
-    with contextlib.suppress(BrokenPipeError), rank.stdin:  # it has died, which is seen as of any rank
-        rank.stdin.write(text.encode())
-    return rank
-
-
-def _process(
-    team: Team, arguments: Sequence[str], environment: Mapping[str, str], stdin: int
-) -> subprocess.Popen[bytes]:
-    """Start a process of a rank."""
+    place = {name: str(value) for name, value in named.items()}
+    command = [sys.executable, "-P", "-m", WORKER]
+    if team.source is not None:
+        forked = team.source.rank(command, team.run_file, team.environment, place, stopped)
+        if forked is not None:
+            return forked
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", WORKER, *arguments],
-        env=environment,
-        stdin=stdin,
+        [*command, str(team.run_file)],
+        env={**team.environment, **place},
+        stdin=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=(team.lock,),
     )
 
 
-def _prepare(team: Team) -> None:
-    """Start what will take the places of ranks that end now: on several nodes it is not known yet which."""
-    environment = {**team.environment, LAUNCHER: str(os.getpid())}
-    while team.nodes.count > 1 and len(team.waiting) < team.num_local:
-        team.waiting.append(_process(team, (), environment, subprocess.PIPE))
-
-
-def end_waiting(waiting: list[subprocess.Popen[bytes]]) -> None:
-    """End what has got no place."""
-    for process in waiting:
-        process.kill()
-        process.communicate()
-
-
-def _ended(
-    team: Team, ranks: list[subprocess.Popen[bytes]], failed: Path, asked: list[signal.Signals]
-) -> int:
+def _ended(team: Team, ranks: list[RankProcess], failed: Path, asked: list[signal.Signals]) -> int:
     """Wait for the ranks of an attempt; once one of any node has failed, or a signal came, end the others."""
     deadline_s: float | None = None
     while True:
@@ -212,14 +188,12 @@ def _ended(
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
                 rank.terminate()
-            if not asked:
-                _prepare(team)
         if deadline_s is not None and time.monotonic() > deadline_s:
             _kill(team, ranks)
         time.sleep(LOOK_S)
 
 
-def _kill(team: Team, ranks: list[subprocess.Popen[bytes]]) -> None:
+def _kill(team: Team, ranks: list[RankProcess]) -> None:
     """End ranks that will not; what was killed here is not lost, so its mark goes."""
     for local, rank in enumerate(ranks):
         if rank.poll() is None:

@@ -10,14 +10,13 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, has_started, run_team
+from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, has_started, run_team
 from executor.launch.disk_room import check_disk_room
 from executor.launch.doors import hosts_of, ranks_per_node, require_even
 from executor.launch.environment import environment_of_ranks
@@ -25,6 +24,7 @@ from executor.launch.membership import beating
 from executor.launch.nodes import UNNUMBERED, Nodes, link_up, listening_interface, placed
 from executor.launch.numbers import numbered, numbers_of
 from executor.launch.preflight import check_node
+from executor.launch.rank_source import RankSource, rank_source
 from executor.launch.run_lock import cannot_write, run_lock
 from executor.launch.schedulers import alone_hint, nodes_here, nodes_line
 from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns, earlier_words, telling
@@ -147,7 +147,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
     if settings.preflight:
         check_node(plan, range(plan.layout.num_gpus), device=settings.device)
     check_disk_room(settings, plan)
-    with run_lock(folder, supervision.say) as lock:
+    with run_lock(folder, supervision.say) as lock, rank_source(lock) as source:
         beside = supervision.beside
         while True:
             run_file = write_run(settings, plan)
@@ -155,7 +155,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
             begin_run(folder)
             with tempfile.TemporaryDirectory(prefix="meshplan-") as meeting:
                 num_local = plan.layout.num_gpus
-                team = _team(settings, supervision, nodes, num_local, run_file, Path(meeting), lock)
+                team = _team(settings, supervision, nodes, num_local, run_file, Path(meeting), source)
                 code, status = _run_ended(team, settings, supervision)
                 started = has_started(Path(meeting))
             if status.state != "running":
@@ -215,11 +215,8 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 earlier=earlier,
                 hint=alone_hint(nodes, os.environ, settings.rdzv_endpoint),
             )
-            waiting = list[subprocess.Popen[bytes]]()
-            try:
-                return _turn_by_turn(turns, settings, supervision, lock, waiting)
-            finally:
-                end_waiting(waiting)
+            with rank_source(lock) as source:
+                return _turn_by_turn(turns, settings, supervision, source)
 
 
 def meetings_of(folder: Path, launch: str) -> Path:
@@ -246,8 +243,7 @@ def _turn_by_turn(
     turns: Turns,
     settings: RunSettings,
     supervision: Supervision,
-    lock: int,
-    waiting: list[subprocess.Popen[bytes]],
+    source: RankSource,
 ) -> RunStatus:
     """Run each turn in which this node has ranks, until the run ends."""
     folder, after, failure = Path(settings.folder), -1, "ranks of other nodes ended"
@@ -260,12 +256,11 @@ def _turn_by_turn(
         run_file = turn.place / RUN_FILE
         first_leads = turn.members.nodes[0] == 0  # whose address the endpoint is
         team = replace(
-            _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
+            _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, source),
             endpoint=settings.rdzv_endpoint if first_leads and turn.nodes.count > 1 else None,
             over=turn.over,
             in_order=turn.in_order,
             may_restart=turn.may_restart,
-            waiting=waiting,
         )
         ours = [str(team.rank(local)) for local in range(num_local)]
         for rank in ours:  # whoever had that number before
@@ -286,7 +281,7 @@ def _team(
     num_local: int,
     run_file: Path,
     meeting: Path,
-    lock: int,
+    source: RankSource,
 ) -> Team:
     """The ranks of this node."""
     return Team(
@@ -303,7 +298,8 @@ def _team(
             records=Path(settings.folder),
         ),
         meeting=meeting,
-        lock=lock,
+        lock=source.lock,
+        source=source,
         notice_s=supervision.notice_s,
         max_restarts=supervision.max_restarts,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -40,15 +39,20 @@ MEETING = "MESHPLAN_MEETING"  # file in which ranks meet; without it torchrun's 
 ENDPOINT = "MESHPLAN_ENDPOINT"  # HOST:PORT where they meet instead
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by torchrun's name
 STARTED = "started"  # beside the meeting: all ranks of an attempt were ready to train
+SERVE = "--serve"  # before the descriptor of the channel on which a launcher asks for ranks
 JOIN = "join"  # beside the meeting: these ranks end in order, and the run goes on
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
 
 def main(arguments: list[str]) -> int:
-    """Train as the settings file says; without one wait to be told. Returns the exit code of this rank."""
+    """Train as the settings file says; with `SERVE` each rank that is forked. Its exit code."""
     if LAUNCHER in os.environ:
         die_with_parent(int(os.environ[LAUNCHER]))
-    run_file = Path(arguments[0] if arguments else _next_start())
+    if arguments[0] == SERVE:
+        from executor.training.rank_server import next_rank
+
+        return main([next_rank(int(arguments[1]), int(os.environ[LAUNCHER]))])
+    run_file = Path(arguments[0])
     try:
         settings = read_settings(run_file)
     except InputError as error:
@@ -96,18 +100,6 @@ def _hang_line(error: Exception, kept_in: str) -> str:
 def _stands(environment: Mapping[str, str]) -> Path:
     """Folder beside the meeting in which ranks of an attempt say where they stand when one has hung."""
     return Path(environment[MEETING]).parent / f"stands-{environment.get(RESTARTS, '0')}"
-
-
-def _next_start() -> str:
-    """Import what training needs, then wait for the file and the variables of a rank that starts again."""
-    import executor.training.loop  # noqa: F401 - seconds that pass while it is found out which nodes are left
-
-    line = sys.stdin.readline()
-    if not line:
-        sys.exit(FAILED)
-    value = json.loads(line)
-    os.environ.update(value["environment"])
-    return str(value["run_file"])
 
 
 def _run(settings: RunSettings) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.counts import cases_of_run
 from tools.write_examples_page import PAGE, page
 
 NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
@@ -34,8 +35,12 @@ def run(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[
     return rows
 
 
+DATA_PARALLEL = ["mnist_data_parallel", "resnet_data_parallel"]
+SMALL_MODELS = ["hybrid_llm", "moe_expert_parallel", "fsdp_pipeline"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mnist_data_parallel", "resnet_data_parallel"])
+@pytest.mark.parametrize("name", cases_of_run(DATA_PARALLEL, ["resnet_data_parallel"]))
 def test_data_parallel_examples_report_scaling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Step time, communication share and scaling efficiency, predicted from parts and measured."""
     rows = run(name, capsys, "--ranks", "2", "--steps", "2")
@@ -72,7 +77,7 @@ def test_tensor_parallel_mlp_agrees_with_one_device(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+@pytest.mark.parametrize("schedule", cases_of_run(["1f1b", "interleaved"], ["1f1b"]))
 def test_measured_bubble_is_that_of_the_replayed_schedule(
     schedule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +88,7 @@ def test_measured_bubble_is_that_of_the_replayed_schedule(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hybrid_llm", "moe_expert_parallel", "fsdp_pipeline"])
+@pytest.mark.parametrize("name", cases_of_run(SMALL_MODELS, ["hybrid_llm", "fsdp_pipeline"]))
 def test_small_models_train_as_in_one_process(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Losses of every step are those of one process; each rank stores what the cost model counts, exactly."""
     rows = run(name, capsys)

@@ -19,6 +19,7 @@ MODULES = {
     "trainer": "executor.training.trainer",
     "ahead": "executor.data.ahead",
     "agent": "executor.launch.agent",
+    "rank_source": "executor.launch.rank_source",
     "membership": "executor.launch.membership",
     "node_state": "executor.launch.node_state",
     "client": "executor.parsers.client",
@@ -55,6 +56,7 @@ ENDS = ("wait", "communicate", "join", "recv", "select", "accept")
 """Names of calls that may wait for somebody else, where a bound is an argument of theirs."""
 BOUNDED_OTHERWISE = {
     "executor/launch/agent.py": "what was killed before",
+    "executor/launch/rank_source.py": "a rank that was killed before",
     "executor/parsers/client.py": "what was killed before, or ends with its pipe",
     "executor/bench/local_ranks.py": "ranks that were killed before",
     "executor/data/ahead.py": "a condition that the reader's thread, bounded itself, sets",

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 from executor.launch.overlaps import check_overlaps
 from executor.parallel.device import require_nvlink
 from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
+from tests.counts import cases_of_run
 from tests.executor.parallel.test_parity import DENSE, GPT, MOE, SETTINGS, TOLERANCE, shallow
 from tests.executor.training.test_commands import plan_file
 
@@ -34,7 +35,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases_of_run(CASES, ["tp2-dp2-zero3", "experts"]))
 def test_overlapped_layout_computes_what_one_process_computes(name: str) -> None:
     """Loss of three steps and every gradient of the first within 1e-5: torch's fallback, on gloo ranks."""
     case = dataclasses.replace(shallow(CASES[name]), steps=3, overlaps=True)

@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.reference import Outcome, ReferenceJob, outcome_difference, run_layout, run_reference
+from tests.counts import cases_of_run
 
 TOLERANCE = 1e-5
 SETTINGS = OptimizerSettings(learning_rate=1e-2, warmup_steps=2, total_steps=10)
@@ -252,7 +253,17 @@ def shallow(case: ReferenceJob) -> ReferenceJob:
     return dataclasses.replace(case, spec=spec, num_microbatches=min(2, case.num_microbatches))
 
 
-@pytest.mark.parametrize("name", CASES)
+COMBINED = (
+    "cp2-allgather", "1f1b-uneven", "interleaved-three-chunks", "zb-h1-tp2", "recompute-full-split-backward",
+    "tp2-hsdp-2x2", "tp2-cp2-ulysses", "pp2-dp2-zbv", "cp2-pp2", "ep2-hsdp-2x2", "ep2-expert-tp2-dp2", "ep2-cp2",
+    "expert-tp4-over-context", "gpt-oss-pp2-zb-h1", "gpt-oss-ulysses", "gemma-ulysses", "gemma-tp2-pp2-dp2",
+    "gemma-recompute-selective-op", "llama-3.1-tp2-pp2", "deepseek-ep2-tp2-dp2", "deepseek-ep2-pp2-zb-h1",
+    "tied-tp2-pp2-dp2", "pp2-dp2-zero3", "hsdp-2x2", "tp4", "mla-cp2",
+)  # fmt: skip
+"""Of the nightly run: axes, schedules and families together that the suite has apart, or others together."""
+
+
+@pytest.mark.parametrize("name", cases_of_run(CASES, COMBINED))
 def test_layout_computes_what_one_process_computes(name: str) -> None:
     """Loss within 1e-5 relative over three optimizer steps, and every gradient of the first."""
     case = dataclasses.replace(shallow(CASES[name]), steps=3)

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from examples.diffusion import dit, sdxl_unet
 from executor.tracing.of_transformers import of_configuration
 from executor.tracing.trace import example_inputs, trace_module
+from tests.counts import cases_of_run
 
 TABLE: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "published_models.toml").read_text(encoding="utf-8")
@@ -24,7 +25,11 @@ DROPS_LAYERS = ("bart", "whisper")  # a random number decides which layers run: 
 COUNTED = {one["type"]: name for name, one in reversed(TABLE.items()) if one["type"] not in DROPS_LAYERS}
 
 
-@pytest.mark.parametrize("name", TABLE)
+LARGER = [name for name, known in TABLE.items() if COUNTED.get(known["type"]) != name] + ["whisper-large-v3"]
+"""Of the nightly run: the other sizes of a type that the suite has."""
+
+
+@pytest.mark.parametrize("name", cases_of_run(TABLE, [name for name in LARGER if name in TABLE]))
 def test_a_published_model_has_its_parameters_and_products(name: str) -> None:
     """Parameters within 1 % of the card, multiply-adds likewise; FLOP of one of each type as torch's counter."""
     known = TABLE[name]
@@ -47,7 +52,7 @@ DENOISERS = {"S": (33e6, 6.06e9), "B": (130e6, 23.01e9), "L": (458e6, 80.71e9), 
 """Parameters and multiply-adds of one image: arXiv 2212.09748 table 4 (DiT with patches of 2)."""
 
 
-@pytest.mark.parametrize("name", DENOISERS)
+@pytest.mark.parametrize("name", cases_of_run(DENOISERS, ("B", "L", "XL")))
 def test_a_diffusion_transformer_has_its_parameters_and_products(name: str) -> None:
     """Within 1 % of its paper's table, which rounds."""
     with torch.device("meta"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +11,22 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import crash_points
-from benchmarks.crash_points import faults, recorded_run
+from benchmarks.crash_points import DATA, fault_of_ranks, faults, recorded, recorded_run, sampled
 from benchmarks.recorded_files import CutPoint, FileOperation, built, cut_points, recording
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
 from planner.plan import Plan
+from tests.counts import tries
 from tests.executor.conftest import TINY
 from topology.base.atomic import write_atomically
 
-POINTS = 10_000 if os.environ.get("MESHPLAN_NIGHTLY") else 300
-LAYOUT = ParallelLayout()
+POINTS, POINTS_OF_RANKS = tries(300, 10_000), tries(4, 200)
+LAYOUT, OTHER_LAYOUT = ParallelLayout(), ParallelLayout(dp=2, zero_stage=1)
 
 
-def small(plan_of: Callable[..., Plan]) -> Plan:
+def small(plan_of: Callable[..., Plan], layout: ParallelLayout = LAYOUT) -> Plan:
     """A plan for one rank."""
-    return plan_of(LAYOUT, spec=replace(TINY, num_layers=1), batch=crash_points.BATCH)
+    return plan_of(layout, spec=replace(TINY, num_layers=1), batch=crash_points.BATCH)
 
 
 def test_a_run_goes_on_wherever_it_is_cut_off(plan_of: Callable[..., Plan]) -> None:
@@ -40,6 +40,27 @@ def test_a_run_goes_on_wherever_it_is_cut_off(plan_of: Callable[..., Plan]) -> N
     assert wrong == {}
 
 
+def test_real_ranks_go_on_where_a_run_is_cut_off(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """A launcher and its rank, to the last bit; two ranks, within rounding: no step lost, none that differs."""
+    alone, others = small(plan_of), small(plan_of, OTHER_LAYOUT)
+    (run,) = run_ranks(recorded, 1, str(tmp_path), alone)
+    wrong = {}
+    for number, cut in enumerate(sampled(run, POINTS_OF_RANKS)):
+        plan, rounding = (others, 1e-5) if number % 2 else (alone, 0.0)
+        if fault := fault_of_ranks(run, cut, tmp_path / DATA, plan, rounding):
+            wrong[cut] = fault
+    assert wrong == {}
+
+
+def test_a_loss_that_differs_is_seen(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Ranks that go on with other values of a line are at fault."""
+    plan = small(plan_of)
+    (run,) = run_ranks(recorded, 1, str(tmp_path), plan)
+    other = replace(run, lines=frozenset(f"{line.split()[0]} 1.0" for line in run.lines))
+    cut = sampled(run, 2)[1]
+    assert fault_of_ranks(other, cut, tmp_path / DATA, plan, 0.0).startswith("losses of steps")
+
+
 def _unsafe(rank: int, plan: Plan) -> dict[str, list[str]]:
     """Faults of a run whose files are written in place."""
 
@@ -48,7 +69,7 @@ def _unsafe(rank: int, plan: Plan) -> dict[str, list[str]]:
 
     for module in ("executor.launch.supervise", "executor.training.settings"):
         __import__(module, fromlist=["_"]).write_atomically = in_place
-    found: dict[str, list[str]] = faults(rank, 900, 5, plan, 1)[1]
+    found: dict[str, list[str]] = faults(rank, 900, 5, plan, 1, ("power",))[1]
     return found
 
 
@@ -67,7 +88,7 @@ def _unsynced(rank: int, plan: Plan) -> dict[str, list[str]]:
         return write(*listed, **fields)
 
     filesystem._write_files_from_queue = without
-    found: dict[str, list[str]] = faults(rank, 900, 5, plan, 1)[1]
+    found: dict[str, list[str]] = faults(rank, 900, 5, plan, 1, ("power",))[1]
     return found
 
 

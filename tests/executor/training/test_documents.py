@@ -19,6 +19,7 @@ from executor.model.attention.documents import Documents, document_lengths
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.weights import initialize
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from tests.executor.conftest import TINY, make_plan
 from tests.executor.parallel.test_parity import DENSE, GEMMA, GPT_OSS, MLA, TOLERANCE, layout
 from tests.executor.training.test_commands import run_words
@@ -75,6 +76,7 @@ def test_lengths_are_those_of_a_walk_over_the_tokens() -> None:
 
 LAYOUTS = {
     "tp2-pp2": layout(tp=2, pp=2),
+    "pp2": layout(pp=2),
     "cp2-ring": layout(cp=2),
     "cp2-ulysses": layout(cp=2, cp_kind="ulysses"),
     "dp2-zero3-recomputed": layout(dp=2, zero_stage=3, recompute="full"),
@@ -103,7 +105,7 @@ def _losses(case: ParallelLayout, folder: Path, data: Path, end: int | None = EN
     return losses(folder)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ("tp2-pp2", "cp2-ulysses")))
 def test_every_layout_stops_at_the_same_places(
     name: str, data: Path, whole: dict[int, float], tmp_path: Path
 ) -> None:

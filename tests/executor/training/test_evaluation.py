@@ -27,6 +27,7 @@ from executor.training.evaluation import Evaluation
 from executor.training.settings import EVALUATIONS_FILE, RunStatus
 from executor.training.trainer import Trainer, prepare
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from tests.executor.conftest import TINY, make_plan
 from tests.executor.training.test_training import losses, run_here, settings_in
 from topology.base.errors import InputError
@@ -44,6 +45,8 @@ LAYOUTS = {
     "pp2-interleaved": (TINY, ParallelLayout(pp=2, virtual_stages=2, schedule="interleaved")),
     "pp2-zbv": (TINY, ParallelLayout(pp=2, virtual_stages=2, schedule="zbv")),
     "pp2-dp2-zero1": (TINY, ParallelLayout(pp=2, dp=2, zero_stage=1)),
+    "dp2-zero3": (TINY, ParallelLayout(dp=2, zero_stage=3)),
+    "ep2": (EXPERTS, ParallelLayout(dp=2, ep=2)),
     "ep2-tp2": (EXPERTS, ParallelLayout(dp=2, ep=2, tp=2, sequence_parallel=True)),
 }
 
@@ -58,7 +61,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return names
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+FOUR_RANKS = ("dp4-zero3", "pp2-dp2-zero1", "ep2-tp2")
+"""Of the nightly run: on two ranks the suite has each of their axes."""
+
+
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, (*FOUR_RANKS, "pp2-interleaved")))
 def test_every_layout_has_the_mean_over_each_held_out_sequence_once(
     name: str, files: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -21,9 +21,10 @@ from app.store.run_log import read_steps
 from app.store.run_metrics import GrowingLines
 from costmodel.layout import ParallelLayout
 from executor.launch import agent
-from executor.launch.agent import Team, end_waiting, has_started, run_team
+from executor.launch.agent import Team, has_started, run_team
 from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
+from executor.launch.rank_source import RankSource
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
 from executor.training.manifest import steps_on_disk
 from executor.training.settings import (
@@ -36,6 +37,7 @@ from executor.training.settings import (
 )
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from topology.base.errors import InputError
 from topology.base.files import json_rows
 
@@ -132,22 +134,24 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     assert [row["samples"] for row in reported(tmp_path)] == [8 * step for step in steps]
 
 
+WAYS_TO_STOP: dict[str, tuple[signal.Signals, Callable[[int, int], None]]] = {
+    "SIGTERM-to-the-launcher": (signal.SIGTERM, os.kill),
+    "SIGUSR1-to-the-process-group": (signal.SIGUSR1, os.killpg),
+    "ctrl-c-in-a-terminal": (signal.SIGINT, os.killpg),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "send"),
-    [
-        pytest.param(signal.SIGTERM, os.kill, id="SIGTERM-to-the-launcher"),
-        pytest.param(signal.SIGUSR1, os.killpg, id="SIGUSR1-to-the-process-group"),
-        pytest.param(signal.SIGINT, os.killpg, id="ctrl-c-in-a-terminal"),
-    ],
+    "way", cases_of_run(WAYS_TO_STOP, ["SIGUSR1-to-the-process-group", "ctrl-c-in-a-terminal"])
 )
 def test_a_signal_to_the_launcher_stops_in_order(
-    number: signal.Signals,
-    send: Callable[[int, int], None],
+    way: str,
     estimated_plan_of: Callable[..., Plan],
     tmp_path: Path,
 ) -> None:
     """It reaches the ranks: a checkpoint is written, exit 0, and no traceback is printed."""
+    number, send = WAYS_TO_STOP[way]
     plan, settings = estimated_plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
@@ -257,6 +261,7 @@ def test_a_run_stopped_too_late_is_not_a_smaller_run(
     """Ranks that the notice did not suffice are not lost for good: the run ends, with what would help."""
     (tmp_path / "never_ready.py").write_text(NEVER_READY)
     monkeypatch.setattr(agent, "WORKER", "never_ready")
+    monkeypatch.setattr(RankSource, "rank", lambda *_: None)  # which would fork ranks of ours
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     marks = tmp_path / RANKS_FOLDER
     when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -344,32 +349,6 @@ def test_the_first_node_decides_on_another_attempt(tmp_path: Path, monkeypatch: 
     team = team_of(tmp_path, "raise SystemExit(1)", monkeypatch, **fields)
     assert run_team(team) == (1, None)
     assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
-    end_waiting(team.waiting)
-
-
-TOLD_LATER = """
-import json, os, pathlib, sys
-kind, run_file = "started", sys.argv[-1]
-if len(sys.argv) == 1:
-    told = json.loads(sys.stdin.readline())
-    kind, run_file = "prepared", told["run_file"]
-    os.environ.update(told["environment"])
-attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-(pathlib.Path(run_file).parent / f"{kind}-{os.environ['RANK']}-{attempt}").touch()
-sys.exit(attempt == "0")
-"""
-
-
-def test_on_several_nodes_the_next_ranks_are_prepared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They start while it is found out who is left, and are told their places then."""
-    (tmp_path / "again-0").touch()  # by the first node
-    team = team_of(tmp_path, TOLD_LATER, monkeypatch, nodes=Nodes(count=2, rank=1), max_restarts=1)
-    assert run_team(team) == (0, None)
-    again = {path.name for path in tmp_path.glob("*-[0-9]-1")}
-    assert again == {"prepared-2-1", "prepared-3-1"}
-    assert team.waiting == []
 
 
 STUBBORN = """

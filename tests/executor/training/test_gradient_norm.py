@@ -19,6 +19,7 @@ from executor.training import loop
 from executor.training.settings import METRICS_FILE, RunSettings
 from executor.training.trainer import prepare
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from tests.executor.conftest import make_plan
 from tests.executor.parallel.test_parity import DENSE, MOE, TIED
 from tests.executor.training.test_training import run_here, settings_in
@@ -67,7 +68,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return norms
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ("replicas", "experts")))
 def test_every_layout_has_the_norm_of_one_process(name: str, alone: dict[str, float], tmp_path: Path) -> None:
     """Copies count once: of what is replicated, of norms on tensor ranks, of a tied embedding."""
     spec, layout = LAYOUTS[name]

@@ -20,6 +20,7 @@ from executor.validation.reference import ReferenceJob, outcome_difference, run_
 from executor.validation.shrink import small_case
 from executor.validation.validate import NUMERIC_TOLERANCE, check_numerics, compressed_tolerance
 from planner.plan import Plan
+from tests.counts import cases_of_run
 
 KINDS = ("fp16", "bf16", "int8", "powersgd:32")
 SETTINGS = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
@@ -61,7 +62,7 @@ def test_one_process_plays_replicas_whose_gradients_are_whole(plan_of: Callable[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["int8", "powersgd:32"])
+@pytest.mark.parametrize("kind", cases_of_run(["int8", "powersgd:32"], ["int8"]))
 def test_memory_is_within_five_percent_of_the_trace(kind: str) -> None:
     """Errors are state of every parameter, as torch's hook keeps them; sums in eight bits go piece by piece."""
     spec = with_layers(model("llama-3.1-8b"), 4, 0)

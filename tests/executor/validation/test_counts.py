@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 from executor.model.products.formats import EightBits
 from executor.validation.expected_counts import compare_counts
 from executor.validation.fake_rank import RankTask
+from tests.counts import cases_of_run
 
 DENSE = ModelSpec(
     name="dense",
@@ -133,7 +134,16 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+ALIKE = (
+    "tensor parallel", "replicas", "ZeRO-1", "hybrid shards of the optimizer", "latent attention over a ring",
+    "whole experts, sharded", "first stage", "ZeRO-3 in a pipeline", "whole experts in a pipeline",
+    "experts over tensor ranks", "experts cut over fewer ranks", "cut experts in a pipeline", "experts in a pipeline",
+    "gathered keys", "windows and sinks by heads", "soft caps", "ring",
+)  # fmt: skip
+"""Of the nightly run: cases whose ways the suite goes in others."""
+
+
+@pytest.mark.parametrize("name", cases_of_run(CASES, ALIKE))
 def test_every_count_equals_the_cost_model(name: str) -> None:
     """FLOPs, messages and bytes by part, phase and axis, and parameters: equal, not close."""
     spec, layout, stage = CASES[name]
@@ -172,20 +182,23 @@ def test_products_in_eight_bits_are_counted_alike(eight_bits: EightBits, recompu
     assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
 
 
-@pytest.mark.parametrize("eight_bits", ["fp8", "mxfp8"])
+EXPERTS_IN_EIGHT_BITS: dict[str, dict[str, Any]] = {
+    "spread": {"dp": 2, "ep": 2},
+    "sharded": {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP},
+    "cut": {"dp": 2, "tp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 1, **SP},
+}
+NARROW = [(name, eight_bits) for name in EXPERTS_IN_EIGHT_BITS for eight_bits in ("fp8", "mxfp8")]
+
+
 @pytest.mark.parametrize(
-    "layout",
-    [
-        {"dp": 2, "ep": 2},
-        {"dp": 4, "tp": 2, "ep": 4, "zero_stage": 3, **SP},
-        {"dp": 2, "tp": 2, "ep": 2, "expert_tp": 2, "zero_stage": 1, **SP},
-    ],
+    ("name", "eight_bits"),
+    cases_of_run(NARROW, [("spread", "fp8"), ("spread", "mxfp8"), ("sharded", "fp8"), ("cut", "mxfp8")]),
 )
-def test_experts_in_eight_bits_are_counted_alike(layout: dict[str, Any], eight_bits: EightBits) -> None:
+def test_experts_in_eight_bits_are_counted_alike(name: str, eight_bits: EightBits) -> None:
     """Rows that pad a group to whole units are no products."""
     task = RankTask(
         spec=dataclasses.replace(MOE, moe_intermediate_size=64, shared_expert_size=64, head_dim=16),
-        layout=ParallelLayout(**layout),
+        layout=ParallelLayout(**EXPERTS_IN_EIGHT_BITS[name]),
         sequence_length=32,
         num_microbatches=2,
         layers_of_stage=(MOE.num_layers,),
@@ -219,7 +232,12 @@ ADAPTED: dict[str, tuple[ModelSpec, dict[str, Any], str, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+ADAPTED_ALIKE = (
+    "tensor parallel", "of attention", "replicas", "ZeRO-1", "first stage", "ZeRO-3 in a pipeline", "ring",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", cases_of_run(ADAPTED, ADAPTED_ALIKE))
 def test_adapters_are_counted_alike(name: str) -> None:
     """Gradients of frozen weights are neither computed nor sent, nor anything below the first adapter."""
     spec, fields, words, stage = ADAPTED[name]
