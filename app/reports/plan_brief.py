@@ -26,7 +26,7 @@ from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from planner.pricing import capacity_of_fullest
 from planner.search.infeasible import share_text
 from topology.base.counts import counted
-from topology.base.units import format_bytes, format_chance, format_seconds
+from topology.base.units import format_bytes, format_seconds
 from topology.fabric.degraded import left_out_words
 
 _PARTS: Final = 2
@@ -62,7 +62,7 @@ def plan_sentence(plan: Plan) -> str:
     words = [f"{format_seconds(estimate.step_time_s)} a step ({band_text(estimate)})"]
     if plan.request.job.total_tokens is not None:
         words.append(_end_words(plan))
-    words.append(f"{format_chance(estimate.out_of_memory_chance)} risk of OOM")
+    words.append(fit_text(estimate.out_of_memory_chance))
     return f"{split}: " + "; ".join([*words, *proof_words(plan)])
 
 
