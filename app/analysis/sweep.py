@@ -12,6 +12,7 @@ from app.reports.layout_words import plan_words
 from app.reports.plan_headline import unit_of_work
 from costmodel.memory.fit import fit_of
 from planner.analysis.sweep import Point, gpu_of
+from topology.base.counts import counted
 from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
 NAMED = ("model", "stack", "precision", "optimizer")
@@ -164,5 +165,5 @@ def _row(point: Point) -> tuple[str, ...]:
         format_bytes(estimate.peak_memory_bytes),
         format_chance(estimate.out_of_memory_chance),
         format_usd(estimate.usd_per_billion_tokens),
-        plan_words(point.plan),
+        plan_words(point.plan) + (f"; {counted(idle, 'GPU')} idle" if (idle := point.plan.idle_gpus) else ""),
     )

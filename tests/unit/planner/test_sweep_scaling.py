@@ -1,8 +1,12 @@
 """Points of a sweep know how they scale, and what of their step is waiting."""
 
+from dataclasses import replace
+
 import pytest
 
 import meshplan
+from app.analysis.sweep import sweep_answer
+from app.reports.answer import render
 
 
 def test_efficiency_is_against_the_fewest_gpus_of_the_same_question() -> None:
@@ -25,6 +29,9 @@ def test_waiting_is_what_the_step_has_beside_its_own_work() -> None:
     time = point.plan.estimate.time
     work = time.compute_s + time.recompute_s + time.bubble_s + time.optimizer_s + time.host_s
     assert point.communication_share == pytest.approx(1 - work / point.plan.estimate.step_time_s)
+    partly = replace(point, plan=replace(point.plan, idle_gpus=8))
+    assert "; 8 GPUs idle" in render(sweep_answer([partly]), "table")
+    assert "idle" not in render(sweep_answer([point]), "table")
 
 
 def test_a_point_without_a_plan_has_no_efficiency() -> None:
