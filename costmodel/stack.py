@@ -86,7 +86,7 @@ class StackTiming:
         score_bytes: Read and written per score of unfused attention by the kernels between its two products,
             forward and without dropout: 4 by one fused kernel.
         loss_forward_bytes: Read and written per logit by the kernels of the loss.
-        loss_backward_bytes: The same backward; 0 if nobody counted them: as many as forward.
+        loss_backward_bytes: The same backward; 0 if nobody counted them: 1.4 of those forward.
         gradient_overlap: Gradient reduction runs under the backward pass.
         parameter_overlap: The all-gather of updated parameters runs under the forward pass.
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.ops.passes import UNCOUNTED_LOSS_BACKWARD
 from costmodel.training.constants import Constants
 from costmodel.training.raw_times import Features, PartTimes
 from costmodel.training.slowdowns import Environment
@@ -304,7 +305,7 @@ def head_step(f: Features, c: Constants) -> LayerStep:
 def _with_loss_passes(e: Environment, c: Constants) -> Constants:
     """The same constants with the memory passes of the loss in place of those of a layer."""
     counted = e.loss_backward_bytes / e.loss_forward_bytes
-    backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, 1.0)
+    backward: Any = np.where(np.asarray(e.loss_backward_bytes) > 0, counted, UNCOUNTED_LOSS_BACKWARD)
     return replace(c, elementwise_in_step=1.0, elementwise_backward=backward)
 
 
