@@ -7,6 +7,7 @@ launch script would have it; everything that is not stated is said.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -490,7 +491,8 @@ def _gpus(reading: Reading, flags: Flags, notes: _Notes) -> str | None:
     gpus = reading.facts.count("cluster.num_gpus")
     if gpus:
         return str(gpus)
-    if reading.mentioned_gpus and not flags.cluster:
+    split = math.prod(reading.facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp"))
+    if reading.mentioned_gpus and reading.mentioned_gpus % split == 0 and not flags.cluster:
         notes.assumed.append(f"{reading.mentioned_gpus} GPUs, as a comment of the file says")
         return str(reading.mentioned_gpus)
     if not flags.cluster:

@@ -50,6 +50,12 @@ TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
+_COUNTED = re.compile(
+    r"^\s*#(?!.*\b(?:nodes?|each|per|machines?)\b).*?(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?"
+    r"([A-Za-z]\w{1,6})(?:[- ](\w{2,6}))?",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A comment that counts something: of GPUs where the words behind the number name one, all of one job."""
 _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
@@ -231,6 +237,11 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
         kinds |= {machine.gpu for machine in machines_in_text(text[:MOST_CONFIG_CHARACTERS])}
         whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        numbers |= {
+            int(match.group(1))
+            for match in _COUNTED.finditer(text[:MOST_CONFIG_CHARACTERS])
+            if any(gpus_in_text(words) for words in (match[2], f"{match[2]} {match[3]}"))
+        } - {0}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
         for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):

@@ -760,3 +760,26 @@ def test_a_length_alone_names_no_engine(words):
     """Sequence-to-sequence trainers and many scripts have words of MaxText's and Megatron-LM's names."""
     command = f"torchrun --nproc_per_node 8 train.py --model_name_or_path org/x --per_device_train_batch_size 4 {words}"
     assert reading_of(command).family.name == "HF Trainer"
+
+
+@pytest.mark.parametrize(
+    ("comment", "gpus"),
+    [
+        ("# 96 A100-SXM4-40GB", 96),
+        ("# runs on 2 x A100 80GB", 2),
+        ("# 4 nodes of 8 H100", None),
+        ("# 2 epochs, H100", None),
+        ("# from 8 to 16 H100", None),
+    ],
+)
+def test_a_comment_counts_gpus_where_it_names_their_kind(comment, gpus):
+    """Of nodes it counts what no reader may add up, and a range is no count."""
+    assert reading_of(f"{comment}\n{AXOLOTL.format(length=2048, more='')}", "a.yaml").mentioned_gpus == gpus
+
+
+def test_a_count_of_a_comment_that_a_layout_does_not_divide_is_none():
+    """It speaks of something else, such as a node."""
+    more = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel"
+    text = megatron(more=more).replace("--nproc_per_node 8 --nnodes 2", "--nproc_per_node 8 --nnodes $N")
+    found = audited_job(reading_of(f"# 8 H100\n{text}"), Flags(gpu="h100-sxm"))
+    assert "--gpus" in found.missing
