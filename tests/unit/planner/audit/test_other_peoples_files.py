@@ -783,3 +783,11 @@ def test_a_count_of_a_comment_that_a_layout_does_not_divide_is_none():
     text = megatron(more=more).replace("--nproc_per_node 8 --nnodes 2", "--nproc_per_node 8 --nnodes $N")
     found = audited_job(reading_of(f"# 8 H100\n{text}"), Flags(gpu="h100-sxm"))
     assert "--gpus" in found.missing
+
+
+@pytest.mark.parametrize("command", ["trl sft", "accelerate launch trl/scripts/sft.py"])
+def test_trls_own_commands_have_its_defaults(command):
+    """`SFTConfig` recomputes and cuts samples at 1,024 tokens where nothing is said (trl/trainer/sft_config.py)."""
+    words = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --bf16"
+    found = job(f"{command} {words}", gpus="8")
+    assert (found.layout.recompute, found.request.job.sequence_length) == ("full", 1024)
