@@ -512,7 +512,7 @@ def _of_script(
         facts = job_facts_of(machine_settings(script), replace(FAMILIES[-1], words=LAUNCHED), path)
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
-        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
+        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts, variables=_handed_files(script))
     facts = job_facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
@@ -531,6 +531,15 @@ def _of_script(
     return Reading(
         facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
     )
+
+
+_HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json)")
+
+
+def _handed_files(script: Script) -> dict[str, Setting]:
+    """Configurations that the commands of a script are handed, which state what the script does not."""
+    words = (word for command in script.started for word in command.words if _HANDED.fullmatch(word.text))
+    return {word.text: Setting(name=word.text, value=word.text, line=word.line) for word in words}
 
 
 def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:

@@ -224,7 +224,13 @@ VERL_UPDATE = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=5 "
     "trainer.n_gpus_per_node=8 trainer.nnodes=4"
 )
+PPO = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 8 --pretrain org/llama-3-8b "
+    "--micro_train_batch_size 8 --train_batch_size 128 --rollout_batch_size 1024 --prompt_max_len 1024 "
+    "--generate_max_len 1024 --zero_stage 3 --bf16 --gradient_checkpointing"
+)
 UPDATES = {
+    "OpenRLHF": (PPO, "ppo.sh", 8, 128, 2048),
     "NeMo-RL": (nemo_rl(), "rl.yaml", 32, 512, 4096),
     "NeMo-RL beside": (
         nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml", 16, 512, 4096,
@@ -791,3 +797,9 @@ def test_trls_own_commands_have_its_defaults(command):
     words = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --bf16"
     found = job(f"{command} {words}", gpus="8")
     assert (found.layout.recompute, found.request.job.sequence_length) == ("full", 1024)
+
+
+def test_a_configuration_that_a_command_is_handed_is_asked_for_by_its_name():
+    """Nothing else of the job is in the script."""
+    found = job("torchrun --nproc_per_node 8 -m axolotl.cli.train examples/llama-3/lora-8b.yml")
+    assert "name examples/llama-3/lora-8b.yml too" in found.missing[0]
