@@ -51,7 +51,7 @@ TELLING_SHARE = 0.7
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _COUNTED = re.compile(
-    r"^\s*#(?!.*\b(?:nodes?|each|per|machines?)\b).*?(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?"
+    r"^[ \t]*#(?!.*\b(?:nodes?|each|per|machines?)\b).*?(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?"
     r"([A-Za-z]\w{1,6})(?:[- ](\w{2,6}))?",
     re.MULTILINE | re.IGNORECASE,
 )
