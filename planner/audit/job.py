@@ -7,6 +7,7 @@ launch script would have it; everything that is not stated is said.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
-from planner.audit.offload import StatedOffload, rate_of_hosts, stated_offload
+from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
 from planner.audit.read import Reading
@@ -48,7 +49,7 @@ from planner.engines.megatron_lm.stage_string import modules_of_string
 from planner.formats.settings import whole_or_none
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
-from planner.questions.training import understand, understand_cluster
+from planner.questions.training import understand
 from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
 from topology.hardware.datasheets import default_gpu, sheet_named
@@ -63,6 +64,8 @@ _TITAN_FLAVORS: Mapping[str, Mapping[str, str]] = {
     "deepseek": {"16b": "deepseek-v2-lite", "236b": "deepseek-v2", "671b": "deepseek-v3"},
 }
 """Flavors of another shape than their family is called: torchtitan/models/deepseek_v3/__init__.py."""
+_TAKEN = ("planned for", "host memory of")
+"""Beginnings of what a question takes for granted that its files leave open, too."""
 LARGEST = 10**7
 
 
@@ -153,17 +156,13 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
     try:
-        if asked.offload:
-            settings, why = rate_of_hosts(understand_cluster(asked))
-            asked = replace(asked, settings=(*asked.settings, *settings))
-            notes.assumed.extend([why] if why else [])
         understood = understand(asked, model=spec)
     except InputError as impossible:
         if adapter is None and offload is None:
             raise
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = understood.request
-    notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
+    notes.assumed.extend(text for text in understood.notes if text.startswith(_TAKEN))
     if request.job.sequence_length > request.model.max_sequence_length:
         notes.assumed.append(beyond_positions(request.model, request.job.sequence_length))
     parsed = engine_reading_of(reading, spec, request.cluster.num_gpus)
@@ -488,7 +487,8 @@ def _gpus(reading: Reading, flags: Flags, notes: _Notes) -> str | None:
     gpus = reading.facts.count("cluster.num_gpus")
     if gpus:
         return str(gpus)
-    if reading.mentioned_gpus and not flags.cluster:
+    split = math.prod(reading.facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp"))
+    if reading.mentioned_gpus and reading.mentioned_gpus % split == 0 and not flags.cluster:
         notes.assumed.append(f"{reading.mentioned_gpus} GPUs, as a comment of the file says")
         return str(reading.mentioned_gpus)
     if not flags.cluster:

@@ -249,6 +249,9 @@ def _trainer_of(command: Started) -> Iterator[Setting]:
         if method:
             yield Setting(name="started.method", value=method, line=command.line)
             return
+        if (name == "trl" and after == "sft") or word.endswith("trl/scripts/sft.py"):
+            yield Setting(name="started.arguments", value="SFTConfig", line=command.line)
+            return
 
 
 def _recipe_of_litgpt(command: Started) -> Iterator[Setting]:

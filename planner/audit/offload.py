@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.updates.offload import DISKS, host_path
+from costmodel.updates.offload import DISKS
 from planner.audit.contract_reading import engine_reading_of, is_whole
 from planner.audit.facts import OFFLOADED, JobFacts
 from planner.audit.read import Reading
 from planner.formats.settings import truth_of
-from topology.base.units import GB
-from topology.hardware.datasheets import machines
-from topology.spec import ClusterSpec
 
 _OFF = ("", "false", "none", "0", "no")
 
@@ -45,24 +42,6 @@ def stated_offload(reading: Reading) -> StatedOffload | None:
     return StatedOffload(words="+".join(dict.fromkeys(kinds))) if kinds else None
 
 
-def rate_of_hosts(spec: ClusterSpec) -> tuple[tuple[str, ...], str]:
-    """The rate of host memory as a setting, where nobody said it, and a sentence that says so.
-
-    It decides how long updates on the host take, and no memory: that of the slowest machine here is taken.
-
-    Args:
-        spec: The cluster of the job.
-    """
-    if host_path(spec).memory_bytes_per_s is not None:
-        return (), ""
-    known = (machine.host_memory_bandwidth_bytes_per_s for machine in machines().values())
-    rate = min(each for each in known if each)
-    setting = f"{_HOST_RATE}={rate:g}"
-    words = f"host memory of {rate / GB:.0f} GB/s a node, that of the slowest machine here: --set {setting}"
-    return (setting,), words
-
-
-_HOST_RATE = "cluster.host_memory_bandwidth_bytes_per_s"
 _STATES = ("said.offload_param", "said.offload_optimizer")
 
 

@@ -50,6 +50,12 @@ TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
+_COUNTED = re.compile(
+    r"^[ \t]*#(?!.*\b(?:nodes?|each|per|machines?)\b).*?(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?"
+    r"([A-Za-z]\w{1,6})(?:[- ](\w{2,6}))?",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A comment that counts something: of GPUs where the words behind the number name one, all of one job."""
 _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdigit())
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
@@ -231,6 +237,11 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
         kinds |= {machine.gpu for machine in machines_in_text(text[:MOST_CONFIG_CHARACTERS])}
         whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        numbers |= {
+            int(match.group(1))
+            for match in _COUNTED.finditer(text[:MOST_CONFIG_CHARACTERS])
+            if any(gpus_in_text(words) for words in (match[2], f"{match[2]} {match[3]}"))
+        } - {0}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
         for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
@@ -501,7 +512,7 @@ def _of_script(
         facts = job_facts_of(machine_settings(script), replace(FAMILIES[-1], words=LAUNCHED), path)
         doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
         _add_named_precision(facts, path, script.sourced, doubts)
-        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
+        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts, variables=_handed_files(script))
     facts = job_facts_of(launch.settings, launch.family, path)
     variables = {
         name: Setting(
@@ -520,6 +531,15 @@ def _of_script(
     return Reading(
         facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
     )
+
+
+_HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json)")
+
+
+def _handed_files(script: Script) -> dict[str, Setting]:
+    """Configurations that the commands of a script are handed, which state what the script does not."""
+    words = (word for command in script.started for word in command.words if _HANDED.fullmatch(word.text))
+    return {word.text: Setting(name=word.text, value=word.text, line=word.line) for word in words}
 
 
 def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from costmodel.job import TrainingJob
 from costmodel.updates.offload import Offload, host_path, parse_offload
 from costmodel.updates.optimizers import optimizer
 from topology.base.errors import InputError
+from topology.base.units import GB
+from topology.hardware.datasheets import machines
 from topology.spec import ClusterSpec
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -45,8 +48,8 @@ def offload_pins(offload: Offload | None, pins: dict[str, Any]) -> dict[str, Any
     return pins
 
 
-def require_offloadable(job: TrainingJob, spec: ClusterSpec) -> None:
-    """Refuse an update on hosts of which nothing is known, or of an optimizer that takes whole matrices."""
+def require_offloadable(job: TrainingJob) -> None:
+    """Refuse an update on hosts of an optimizer that takes whole matrices."""
     if job.offload is None or not job.offload.updated:
         return
     if not optimizer(job.optimizer).is_plain:
@@ -55,9 +58,27 @@ def require_offloadable(job: TrainingJob, spec: ClusterSpec) -> None:
             cause="an update on the host is known of optimizers that keep as much of every parameter",
             fix="use --set job.optimizer=adamw, or offload activations",
         )
-    if host_path(spec).memory_bytes_per_s is None:
-        raise InputError(
-            what="how fast the host updates parameters is not known",
-            cause="the rate of host memory is not known of every node of this cluster",
-            fix='add --set cluster.host_memory_bandwidth_bytes_per_s="400 GB/s", all sockets of a node',
-        )
+
+
+HOST_RATE = "cluster.host_memory_bandwidth_bytes_per_s"
+
+
+def with_host_rate(job: TrainingJob, spec: ClusterSpec) -> tuple[ClusterSpec, str]:
+    """The cluster with a rate of host memory where nobody gives it, and a sentence that says so.
+
+    It decides how long updates on the host take, and no memory: that of the slowest machine here is taken.
+
+    Args:
+        job: What is trained; only an update on the host asks for the rate.
+        spec: The cluster of the job.
+    """
+    updated = job.offload is not None and job.offload.updated
+    if not updated or host_path(spec).memory_bytes_per_s is not None:
+        return spec, ""
+    rate = min(filter(None, (machine.host_memory_bandwidth_bytes_per_s for machine in machines().values())))
+    nodes = tuple(
+        replace(node, host_memory_bandwidth_bytes_per_s=node.host_memory_bandwidth_bytes_per_s or rate)
+        for node in spec.nodes
+    )
+    words = f"host memory of {rate / GB:.0f} GB/s a node, that of the slowest machine here"
+    return replace(spec, nodes=nodes), f"{words}: --set {HOST_RATE} gives yours"

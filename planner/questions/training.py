@@ -22,7 +22,7 @@ from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.expert_load import read_expert_load
 from planner.questions.flags import FLAG_OF_FIELD, Flags, command_line
 from planner.questions.modules import recompute_modules
-from planner.questions.offload import offload_of, offload_pins, require_offloadable
+from planner.questions.offload import offload_of, offload_pins, require_offloadable, with_host_rate
 from planner.questions.seen import require_seen
 from planner.questions.settings import override, override_cluster, settings_by_group, stated_switches
 from planner.questions.traced import require_of_a_module
@@ -79,7 +79,8 @@ def understand(
     job = override(asked, groups["job"], "job")
     _require_one_word(flags, groups, asked, job)
     job = job if offload is None else replace(job, offload=offload)
-    require_offloadable(job, spec)
+    require_offloadable(job)
+    spec, hosts = with_host_rate(job, spec)
     _require_step_of_tokens(job, model)
     stack, engine = stack_and_engine(flags.stack, flags.engine)
     request = PlanRequest(
@@ -100,7 +101,7 @@ def understand(
     if model.module:
         require_of_a_module(model.module, job, request.pins)
     require_seen(job, model)
-    notes = _notes(flags, request)
+    notes = (*_notes(flags, request), *filter(None, (hosts,)))
     if flags.objective in RUN_OBJECTIVES:
         notes = (*notes, _run_objective_note(flags.objective or "", request.job))
     if engine is None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import layout_words
-from planner.audit.audit import Audit, audited, calibration_of
+from planner.audit.audit import Audit, audited, calibration_of, measured_step_s
+from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_change
 from planner.questions.flags import Flags
@@ -377,12 +378,11 @@ ITERATIONS = (
         ),
     ],
 )
-@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_log_that_times_microbatches_measures_steps(name: str, lines: str, step_s: float) -> None:
     """A step is as many of them as a replica accumulates."""
     texts = {name: (FILES / f"{name}.txt").read_text(encoding="utf-8"), "run.log": lines}
-    found = audited(read_texts(texts), Flags(), calibration_of(read_texts(texts), Flags()))
-    assert found.measured_step_s == pytest.approx(step_s)
+    reading = read_texts(texts)
+    assert measured_step_s(reading, audited_job(reading, Flags())) == pytest.approx(step_s)
 
 
 def test_a_flag_without_a_value_is_left_out() -> None:

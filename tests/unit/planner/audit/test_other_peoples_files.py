@@ -224,7 +224,13 @@ VERL_UPDATE = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.rollout.n=5 "
     "trainer.n_gpus_per_node=8 trainer.nnodes=4"
 )
+PPO = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 1 --actor_num_gpus_per_node 8 --pretrain org/llama-3-8b "
+    "--micro_train_batch_size 8 --train_batch_size 128 --rollout_batch_size 1024 --prompt_max_len 1024 "
+    "--generate_max_len 1024 --zero_stage 3 --bf16 --gradient_checkpointing"
+)
 UPDATES = {
+    "OpenRLHF": (PPO, "ppo.sh", 8, 128, 2048),
     "NeMo-RL": (nemo_rl(), "rl.yaml", 32, 512, 4096),
     "NeMo-RL beside": (
         nemo_rl(colocated="false", resources=resources(num_nodes=4, gpus_per_node=8)), "rl.yaml", 16, 512, 4096,
@@ -760,3 +766,40 @@ def test_a_length_alone_names_no_engine(words):
     """Sequence-to-sequence trainers and many scripts have words of MaxText's and Megatron-LM's names."""
     command = f"torchrun --nproc_per_node 8 train.py --model_name_or_path org/x --per_device_train_batch_size 4 {words}"
     assert reading_of(command).family.name == "HF Trainer"
+
+
+@pytest.mark.parametrize(
+    ("comment", "gpus"),
+    [
+        ("# 96 A100-SXM4-40GB", 96),
+        ("# runs on 2 x A100 80GB", 2),
+        ("# 4 nodes of 8 H100", None),
+        ("# 2 epochs, H100", None),
+        ("# from 8 to 16 H100", None),
+    ],
+)
+def test_a_comment_counts_gpus_where_it_names_their_kind(comment, gpus):
+    """Of nodes it counts what no reader may add up, and a range is no count."""
+    assert reading_of(f"{comment}\n{AXOLOTL.format(length=2048, more='')}", "a.yaml").mentioned_gpus == gpus
+
+
+def test_a_count_of_a_comment_that_a_layout_does_not_divide_is_none():
+    """It speaks of something else, such as a node."""
+    more = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel"
+    text = megatron(more=more).replace("--nproc_per_node 8 --nnodes 2", "--nproc_per_node 8 --nnodes $N")
+    found = audited_job(reading_of(f"# 8 H100\n{text}"), Flags(gpu="h100-sxm"))
+    assert "--gpus" in found.missing
+
+
+@pytest.mark.parametrize("command", ["trl sft", "accelerate launch trl/scripts/sft.py"])
+def test_trls_own_commands_have_its_defaults(command):
+    """`SFTConfig` recomputes and cuts samples at 1,024 tokens where nothing is said (trl/trainer/sft_config.py)."""
+    words = "--model_name_or_path Qwen/Qwen2.5-0.5B --per_device_train_batch_size 2 --bf16"
+    found = job(f"{command} {words}", gpus="8")
+    assert (found.layout.recompute, found.request.job.sequence_length) == ("full", 1024)
+
+
+def test_a_configuration_that_a_command_is_handed_is_asked_for_by_its_name():
+    """Nothing else of the job is in the script."""
+    found = job("torchrun --nproc_per_node 8 -m axolotl.cli.train examples/llama-3/lora-8b.yml")
+    assert "name examples/llama-3/lora-8b.yml too" in found.missing[0]

@@ -25,6 +25,7 @@ from planner.search.search import search
 from planner.search.verify import verify
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import GIB
+from topology.hardware.datasheets import machines
 
 
 def asked(**words: str) -> PlanRequest:
@@ -94,13 +95,23 @@ def test_a_given_layout_is_held_to_its_hosts_too() -> None:
 
 
 def test_hosts_that_do_not_hold_it_are_refused() -> None:
-    """Three lines with both sizes; the same where the rate of host memory is not known."""
+    """Three lines with both sizes."""
     with pytest.raises(InputError, match="host memory does not hold") as told:
         search(asked(offload="optimizer:1", settings="cluster.host_memory_bytes=20GiB"))
     assert "there are 20 GiB" in told.value.cause
-    with pytest.raises(InputError, match="how fast the host updates") as told:
-        asked(offload="optimizer:1", gpu="l40s")
-    assert "host_memory_bandwidth_bytes_per_s" in told.value.fix
+
+
+def test_a_rate_of_host_memory_that_nobody_gives_is_that_of_the_slowest_machine() -> None:
+    """It decides seconds and no memory; a given one holds over it."""
+    rates = {
+        words: {
+            node.host_memory_bandwidth_bytes_per_s
+            for node in asked(offload="optimizer:1", gpu="l40s", settings=words).cluster.nodes
+        }
+        for words in ("", "cluster.host_memory_bandwidth_bytes_per_s=99GB/s")
+    }
+    slowest = min(filter(None, (each.host_memory_bandwidth_bytes_per_s for each in machines().values())))
+    assert [*rates.values()] == [{slowest}, {99e9}]
 
 
 @pytest.mark.parametrize(
