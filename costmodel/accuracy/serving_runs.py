@@ -21,6 +21,7 @@ from costmodel.runs.cells import (
     require_cells,
 )
 from costmodel.runs.model_names import refuse_hybrid
+from costmodel.serving.benchmarks import benchmark_of_client
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown
@@ -113,7 +114,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
-        benchmark=row.get("benchmark", "") or _BENCHMARKS.get(row.get("client", ""), ""),
+        benchmark=row.get("benchmark", "") or benchmark_of_client(row.get("client", "")),
         lowest_length_share=_lowest_share(row),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
@@ -130,8 +131,6 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
     )
 
 
-_BENCHMARKS = {"inferencex": "inferencemax"}
-"""Names of clients, and the benchmark whose client it is."""
 _IGNORES_BATCH = ("sglang",)
 """Engines of which published runs go beyond the cap that their recipes state."""
 

@@ -155,7 +155,7 @@ class LatentAttention(AttentionRecord):
     mark: ClassVar[str] = "kv_lora_rank"
     counts: ClassVar[tuple[str, ...]] = (
         "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_heads",
-        "index_head_dim", "index_topk",
+        "index_head_dim", "index_topk", "index_layers",
     )  # fmt: skip
     sizes: ClassVar[tuple[str, ...]] = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     pattern: ClassVar[Literal["", "mla"]] = "mla"
@@ -188,6 +188,8 @@ class LatentAttention(AttentionRecord):
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+    index_share: float = 1.0
+    """Of layers whose indexer is their own; the others reuse the choice of one before."""
 
     @classmethod
     def of(cls, model: Any) -> LatentAttention:
@@ -203,6 +205,7 @@ class LatentAttention(AttentionRecord):
             index_heads=model.index_heads,
             index_head_dim=model.index_head_dim,
             index_topk=model.index_topk,
+            index_share=model.index_layers / model.num_layers if model.index_layers else 1.0,
         )
 
     @property
@@ -241,9 +244,13 @@ class LatentAttention(AttentionRecord):
 
     @property
     def index_parameters(self) -> int:
-        """Those of an indexer: its queries from rank q, one normed key, and a weight of each of its heads."""
+        """Those of an indexer: its queries from rank q, one normed key, and a weight of each of its heads.
+
+        Of a layer in the mean, where some reuse another's choice.
+        """
         n, d = self.index_heads, self.index_head_dim
-        return self.query_rank * n * d + self.hidden_size * (d + n) + 2 * d if n else 0
+        whole = self.query_rank * n * d + self.hidden_size * (d + n) + 2 * d if n else 0
+        return round(self.index_share * whole)
 
     @property
     def decode_width(self) -> int:

@@ -85,7 +85,8 @@ class ModelSpec(_Derived):
     `attention_gate` multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared
     experts by one.
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
-    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2); with a
+    With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2), in
+    `index_layers` of the layers where that is not 0 and the others reuse a choice (GLM-5.2); with a
     `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Layers pass on
     `residual_streams` of the hidden size.
 
@@ -145,6 +146,7 @@ class ModelSpec(_Derived):
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
+    index_layers: int = 0
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0

@@ -28,15 +28,17 @@ class ServingBenchmark:
 
     Attributes:
         lowest_share: Shortest request over the nominal length; lengths are uniform in between.
-        polling: Engines that it makes look for requests less often than every step.
         source: Where it says so.
         as_of: When that was read.
+        clients: What tables call its client.
+        polling: Engines that it makes look for requests less often than every step.
     """
 
     lowest_share: float
-    polling: tuple[Polling, ...]
     source: str
     as_of: str
+    clients: tuple[str, ...] = ()
+    polling: tuple[Polling, ...] = ()
 
 
 @functools.cache
@@ -44,7 +46,7 @@ def serving_benchmarks() -> Mapping[str, ServingBenchmark]:
     """The known benchmarks by name.
 
     >>> list(serving_benchmarks())
-    ['inferencemax']
+    ['aiperf', 'inferencemax']
     """
     from topology.base.decode import read_toml, structure
 
@@ -64,6 +66,16 @@ def benchmark_named(name: str) -> ServingBenchmark | None:
 
     known = serving_benchmarks()
     return known[resolve(name, known, "benchmark")] if name else None
+
+
+def benchmark_of_client(client: str) -> str:
+    """The benchmark of a client; "" where none is stated, or none is known by its name.
+
+    >>> benchmark_of_client("inferencex"), benchmark_of_client("genai-perf"), benchmark_of_client("")
+    ('inferencemax', 'aiperf', '')
+    """
+    named = (name for name, benchmark in serving_benchmarks().items() if client in benchmark.clients)
+    return next(named, "")
 
 
 def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:

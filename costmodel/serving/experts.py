@@ -50,6 +50,8 @@ WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
 MXFP4: Final = "w4a16_mxfp4"
+MXFP4_BYTES: Final = 17 / 32
+"""Of a weight: four bits, and a scale of eight for every 32."""
 Measured = tuple[tuple[int, ...], Floats, str]
 
 NATIVE_FP4_GAIN: Final = 0.56
@@ -87,7 +89,7 @@ def routed_experts(
         num_experts: E.
         moe_tp: ranks that split one expert.
         moe_ep: ranks that split the set of experts.
-        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones.
+        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones, as far as they read weights.
     """
     shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
     crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
@@ -101,7 +103,8 @@ def routed_experts(
     rows = np.clip(
         floats(tokens) * (top_k * known[3] / (num_experts * known[2])), table_tokens[0], table_tokens[-1]
     )
-    measured = share * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
+    reading = _share_of_reading(gpu, floats(tokens) * top_k / num_experts)
+    measured = share**reading * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
     table_dtype = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
     if known == shape and table_dtype == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
@@ -111,6 +114,16 @@ def routed_experts(
     return KernelTime(
         seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
     )
+
+
+def _share_of_reading(gpu: Gpu, rows: Floats) -> Floats:
+    """Share of an expert's time that reads weights, of so many rows: ridge/(ridge + rows).
+
+    An engine's other kernels read better or worse than the tabulated ones; products run at the peak of
+    either. The ridge is the number of rows at which both take as long, the products in sixteen bits.
+    """
+    ridge = gpu.peak_flop_per_s["bf16"] / gpu.memory_bandwidth_bytes_per_s * MXFP4_BYTES / 2
+    return ridge / (ridge + rows)
 
 
 def chance_load(rows: Floats, ranks: int) -> Floats:

@@ -167,15 +167,31 @@ def _indexed(r: ConfigReader, *, heads: int) -> dict[str, Any]:
         r.problems.append("mlp_layer_types other than first_k_dense_replace dense layers is not supported")
     if any(kind != "indexed_attention" for kind in r.config.get("layer_types") or ()):
         r.problems.append("layer_types other than indexed_attention are not supported")
-    shared = any(kind != "full" for kind in r.config.get("indexer_types") or ())
-    if shared or r.config.get("index_topk_pattern") or r.config.get("index_topk_freq", 1) != 1:
-        r.problems.append("layers that share an indexer are not supported")
     return {
+        "index_layers": _index_layers(r, layers),
         "num_dense_layers": dense,
         "index_heads": r.size("index_n_heads", default=heads),
         "index_head_dim": r.size("index_head_dim", default=128),
         "index_topk": r.size("index_topk", default=2048),
     }
+
+
+def _index_layers(r: ConfigReader, layers: int) -> int:
+    """Layers with an indexer of their own, 0 where all have: by a list, by a pattern, or every so many.
+
+    Layer i reuses a choice where max(i − offset + 1, 0) is no multiple of the frequency (GLM-5.2; vllm,
+    deepseek_v2.py: index_topk_freq, index_skip_topk_offset).
+    """
+    types = r.config.get("indexer_types") or r.config.get("index_topk_pattern")
+    if types:
+        if not isinstance(types, list | str) or len(types) != layers:
+            r.problems.append("indexer_types or index_topk_pattern does not name every layer")
+            return 0
+        full = sum(str(each).lower() in ("full", "f") for each in types)
+    else:
+        every, offset = r.size("index_topk_freq", default=1), r.count("index_skip_topk_offset", 2)
+        full = sum(max(layer - offset + 1, 0) % every == 0 for layer in range(layers))
+    return 0 if full == layers else full
 
 
 def _deepseek_v32(r: ConfigReader) -> dict[str, Any]:

@@ -163,6 +163,7 @@ ROUNDED = {
     "deepseek-v4-flash": (284e9, 1e9, "huggingface.co/deepseek-ai/DeepSeek-V4-Flash: 284B"),
     "deepseek-v4-pro": (1.6e12, 1e11, "huggingface.co/deepseek-ai/DeepSeek-V4-Pro: 1.6T"),
     "glm-5": (744e9, 1e9, "huggingface.co/zai-org/GLM-5: 744B"),
+    "glm-5.2": (744e9, 1e9, "z.ai: 744B, the backbone of GLM-5"),
     "llama-4-scout": (109e9 - 0.9e9, 1e9, "huggingface.co/meta-llama: 109B, of which 0.9B see"),
     "llama-4-maverick": (400e9, 1e9, "huggingface.co/meta-llama: 400B"),
     "command-r-35b": (35e9, 1e8, "huggingface.co/CohereLabs/c4ai-command-r-v01: 35B"),

@@ -70,6 +70,7 @@ SHAPES = {
     "gpt2-124M": ("gpt-2", ""),
     "zai-org/GLM-4.6-FP8": ("glm-4.6", "fp8"),
     "zai-org/GLM-4.7": ("glm-4.6", ""),
+    "nvidia/GLM-5.2-NVFP4": ("glm-5.2", "fp4"),
     "zai-org/GLM-4.7-Flash": ("glm-4.7-flash", ""),
     "moonshotai/Kimi-K2-Instruct-0905": ("kimi-k2", ""),
     "moonshotai/Kimi-K2-Thinking": ("kimi-k2-thinking", "int4"),
@@ -90,7 +91,7 @@ REFUSED = {
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
-    "nvidia/GLM-5.2-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
+    "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
     "Kimi-K3": "kimi-k2", "command-r+": "command-r-35b", "c4ai-command-r+": "command-r-35b",
     "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip
