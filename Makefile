@@ -25,6 +25,8 @@ nightly:  ## Counts that are too long for the suite.
 	python benchmarks/round_trip.py --plans 2000
 	python benchmarks/diagnose_faults.py
 	python benchmarks/diagnose_speed.py
+	python benchmarks/diagnose_runs.py --seeds 20
+	python benchmarks/diagnose_runs.py --seeds 20 --steps
 
 lowest:  ## The suite without torch and browser, on the lowest versions that the wheel admits.
 	python -m venv .venv-lowest

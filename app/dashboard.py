@@ -52,7 +52,7 @@ def main() -> None:
     """Draw the chosen page."""
     import streamlit as st
 
-    from app.pages import accuracy, audit, campaign, compare, executor, serving, topology, what_if
+    from app.pages import accuracy, audit, campaign, compare, diagnose, executor, serving, topology, what_if
     from app.pages.answer.headline import ACCURACY
     from app.pages.base.frame import hasten_spinners
     from app.pages.base.reachable import make_reachable
@@ -67,6 +67,7 @@ def main() -> None:
         st.Page(compare.render, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
         st.Page(campaign.render, title="Campaign", icon=":material/event_available:", url_path="campaign"),
         st.Page(audit.render, title="Audit", icon=":material/fact_check:", url_path="audit"),
+        st.Page(diagnose.render, title="Diagnose", icon=":material/troubleshoot:", url_path="diagnose"),
         st.Page(topology.render, title="Topology", icon=":material/lan:", url_path="topology"),
         st.Page(accuracy.render, title="Accuracy", icon=":material/target:", url_path="accuracy"),
         st.Page(serving.render, title="Serving", icon=":material/dns:", url_path="serving"),

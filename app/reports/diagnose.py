@@ -16,6 +16,8 @@ from topology.base.units import format_bytes, format_seconds
 MOST_PARTS, MOST_FINDINGS, MOST_RESIDUALS = 10, 4, 6
 """Rows of each table: an answer is read on one screen."""
 MOST_MEMORIES = 2
+HIDDEN = 0.5
+"""Share of a cause's seconds that the step is shorter without it; less, and other work hides most of them."""
 LEAST_SHARE = 0.001
 """Of a step: a smaller part has no row."""
 
@@ -120,7 +122,10 @@ def headline(diagnosis: Diagnosis) -> str:
     first = diagnosis.findings[0]
     if first.cause == "layout contradiction":
         return f"{step}, of another job than the script's: {first.evidence}"
-    return f"{step}: {format_percent(first.share)} of it goes to {first.words}"
+    share = format_percent(first.share)
+    if first.step_without_s is not None and job.step_s - first.step_without_s < HIDDEN * first.seconds:
+        return f"{step}: {first.words} takes {share} of it, most of that beside other work"
+    return f"{step}: {share} of it goes to {first.words}"
 
 
 def _facts(diagnosis: Diagnosis) -> list[tuple[str, str]]:

@@ -256,14 +256,15 @@ def _buckets(job: RecordedJob) -> Iterator[Seen]:
         needed = max(1.0, np.ceil(total / BUCKET_BYTES))
         made = len(calls) / job.steps
         floor = float(np.quantile(moved, 0.05))
-        cost = (made - needed) * floor
+        each_s = floor if line.trace.gpu else float(moved.mean())  # a host waits for its cores in each
+        cost = (made - needed) * each_s
         small = float(np.median(sizes)) < BUCKET_BYTES / 4
         exposed = job.mean_part("exposed communication dp", rank)
         if (
             small
             and made > 4 * needed
             and min(cost, exposed) >= least_s(job)
-            and floor * made >= 0.5 * moved.sum() / job.steps
+            and floor >= 0.5 * float(np.median(moved))
         ):
             evidence = (
                 f"{made:,.0f} messages of {format_bytes(float(np.median(sizes)))} a step, each at least "
@@ -393,27 +394,45 @@ def _has_bf16(job: RecordedJob) -> bool:
 
 
 def _layer_softmax(events: Events) -> NDArray[np.bool_]:
-    """Softmax kernels that are no loss."""
+    """Softmax that is no loss: kernels, or the host's operations where no GPU is recorded."""
     of_layers = ["log" not in name.lower() and "loss" not in name.lower() for name in events.names]
     softmax: NDArray[np.bool_] = classes_of(events) == kernel_classes().index("softmax")
-    return events.of("kernel") & softmax & events.named(np.array(of_layers, bool))
+    return _innermost(events) & softmax & events.named(np.array(of_layers, bool))
+
+
+def _fused(events: Events) -> NDArray[np.bool_]:
+    """Attention in which softmax is never written."""
+    chosen: NDArray[np.bool_] = classes_of(events) == kernel_classes().index("attention")
+    whole = np.array(["_math" not in name and name not in CHOOSERS for name in events.names], bool)
+    return _innermost(events) & chosen & events.named(whole)
+
+
+CHOOSERS: Final = ("aten::scaled_dot_product_attention",)
+"""Operations that call another of attention, fused or not."""
+
+
+def _innermost(events: Events) -> NDArray[np.bool_]:
+    """Kernels; of a host what computes: operations whose names begin with an underscore call no others."""
+    kernels = events.of("kernel")
+    if kernels.any():
+        return kernels
+    inner = np.array([name.startswith("aten::_") for name in events.names], bool)
+    return events.of("operation") & events.named(inner)
 
 
 def _attention(job: RecordedJob) -> Iterator[Seen]:
-    """Softmax kernels of layers, and no fused attention."""
+    """Softmax of layers, and no fused attention."""
     costs = []
     for trace in job.traces:
         events = trace.events
         apart = _layer_softmax(events)
-        fused = events.of("kernel") & (classes_of(events) == kernel_classes().index("attention"))
-        if not trace.gpu or fused.any() or apart.sum() < 4 * job.steps:
+        if _fused(events).any() or apart.sum() < 4 * job.steps:
             return
         costs.append(float(events.duration_s[apart].sum()) / job.steps)
     cost = float(np.median(costs)) if costs else 0.0
     if cost >= least_s(job):
-        evidence = (
-            f"softmax kernels take {format_seconds(cost)} of a step, and no fused attention kernel runs"
-        )
+        what = "kernels" if any(trace.gpu for trace in job.traces) else "operations"
+        evidence = f"softmax {what} take {format_seconds(cost)} of a step, and no fused attention runs"
         yield finding_of(job, "unfused attention", cost, evidence), scaled(job, _layer_softmax, 0.0)
 
 

@@ -217,7 +217,7 @@ def test_a_bad_upload_is_answered_in_three_lines(page, dashboard, tmp_path, cont
 
 
 @pytest.mark.parametrize(
-    "name", ["", "compare", "campaign", "audit", "topology", "accuracy", "serving", "executor"]
+    "name", ["", "compare", "campaign", "audit", "diagnose", "topology", "accuracy", "serving", "executor"]
 )
 def test_every_page_is_whole_readable_and_stays_at_home(page, dashboard, name):
     """No traceback, no defect, no request to anywhere else, no serious violation of the axe rules."""

@@ -142,14 +142,17 @@ class Simulated:
         }  # fmt: skip
 
 
-def simulate(seed: int, fault: str = "", *, cured: bool = False) -> Simulated:
+def simulate(
+    seed: int, fault: str = "", *, cured: bool = False, shape: tuple[int, int] | None = None
+) -> Simulated:
     """A job with a fault, or a healthy one; `cured` is the same job, with the same noise, without the fault.
 
-    Uneven stages are cured by layers that move: all stages then take the mean.
+    `shape` are stages and replicas, else drawn. Uneven stages are cured by layers that move: all stages then take the mean.
     """
     random = Random(f"{fault}/{seed}")
     staged = fault in ("uneven stages", "last stage with head", "slow link")
     pp, dp = random.choice([(2, 2), (4, 2), (2, 4)] if staged else [(1, 4), (1, 8), (2, 2), (4, 2)])
+    pp, dp = shape or (pp, dp)
     if fault in ("overlap off", "small buckets"):
         pp, dp = 1, random.choice([4, 8])
     job = Simulated(fault=fault, pp=pp, dp=dp)
