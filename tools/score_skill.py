@@ -1,8 +1,9 @@
 """Sixty questions for an agent with `plan mcp`, and the score of its answers.
 
-`python tools/score_skill.py ANSWERS.jsonl` prints it. An answer is a line
-`{"id": "bytes-01", "answer": 327680}`. What is right is computed here: by arithmetic of the published configuration, by a search of the library, or by
-reading the log; never by the tool that is asked. Without a file the questions are written to
+`python tools/score_skill.py ANSWERS.jsonl` prints it; a line of it is
+`{"id": "bytes-01", "answer": 327680}`.
+What is right is computed here: by arithmetic of the published configuration, by a search of the library, or
+by reading the log; never by the tool that is asked. Without a file the questions are written to
 `skills/meshplan/tasks.json`.
 """
 
