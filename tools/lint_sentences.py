@@ -1,7 +1,7 @@
-"""Sentences of the docs that are too long to read once: `python tools/lint_sentences.py [PAGE.md …]`.
+"""Sentences of the docs that are too long to read: `python tools/lint_sentences.py [PAGE.md …]`.
 
-Tables, code and headings are no sentences. A sentence has at most `MOST_WORDS` words. The exit status is 1 where
-any has more.
+Tables, code and headings are no sentences. A sentence has at most `MOST_WORDS` words. The exit
+status is 1 where any has more.
 """
 
 from __future__ import annotations
