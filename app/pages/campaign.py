@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import streamlit as st
 
 from app.figures.campaign import finish_frontier, run_timeline, useful_heat
@@ -43,6 +45,8 @@ from planner.plan import Plan
 from planner.search.infeasible import Infeasible, no_plan
 from topology.base.units import format_seconds, three_digits
 
+NO_JUDGEMENT: Final = "off"
+"""The colour of a band: neither good nor bad."""
 RUNS = ("1", "2", "3", "4", "5")
 USEFUL_NOTE = "Share of the clock in which steps count, in the median."
 
@@ -107,7 +111,7 @@ def show_numbers(campaign: Campaign) -> None:
     row = st.container(key="numbers")
     for column, (label, text, band, note) in zip(row.columns(len(values), gap="small"), values, strict=True):
         column.metric(
-            label, text, band or None, delta_color="off", delta_arrow="off", help=note, border=True,
+            label, text, band or None, delta_color=NO_JUDGEMENT, delta_arrow="off", help=note, border=True,
             height="stretch",
         )  # fmt: skip
 
