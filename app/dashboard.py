@@ -38,7 +38,8 @@ STYLE = """<style>
   .stTabs [role="tablist"] { column-gap: 0.8rem; }
 }
 @media (max-width: 640px) {
-  .st-key-scaling .textpoint { display: none; }
+  :is(.st-key-scaling, .st-key-pareto) .textpoint { display: none; }
+  .st-key-useful :is(.annotation, .xtick:nth-of-type(odd)) { display: none; }
   .stMainBlockContainer { padding: 4rem 1rem 2rem; }
   .st-key-numbers [data-testid="stColumn"], .st-key-actions [data-testid="stColumn"],
   .st-key-question_bar [data-testid="stColumn"] {

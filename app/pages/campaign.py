@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import streamlit as st
 
 from app.figures.campaign import finish_frontier, run_timeline, useful_heat
@@ -43,6 +45,8 @@ from planner.plan import Plan
 from planner.search.infeasible import Infeasible, no_plan
 from topology.base.units import format_seconds, three_digits
 
+NO_JUDGEMENT: Final = "off"
+"""The colour of a band: neither good nor bad."""
 RUNS = ("1", "2", "3", "4", "5")
 USEFUL_NOTE = "Share of the clock in which steps count, in the median."
 
@@ -87,17 +91,34 @@ def followed_run(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  #
 
 def show_numbers(campaign: Campaign) -> None:
     """The six numbers that a run comes to; bands from the tenth to the ninetieth percentile."""
+    share = campaign.useful_share
+    usd = campaign.usd
+    bill = "" if usd is None else f"{format_sum(usd.p10)} – {format_sum(usd.p90)}"
+    useful = f"{format_percent(share.p10)} – {format_percent(share.p90)}"
     values = (
-        ("Days", three_digits(campaign.days.p50), band_in_words(campaign.days)),
-        ("Dollars", "–" if campaign.usd is None else format_sum(campaign.usd.p50), _dollars(campaign.usd)),
-        ("Useful", format_percent(campaign.useful_share.p50), USEFUL_NOTE),
-        ("Interruptions", f"{campaign.interruptions.p50:,.0f}", band_in_words(campaign.interruptions)),
-        ("Saved every", format_seconds(campaign.checkpoint_interval_s), "Of work, not of the clock."),
-        ("Spare nodes", f"{campaign.spare_nodes:,}", f"Waiting beside the run; {spares_paid(campaign)}."),
-    )
+        ("Days", three_digits(campaign.days.p50), _span(campaign.days), band_in_words(campaign.days)),
+        (
+            "Dollars", "–" if usd is None else format_sum(usd.p50), bill, _dollars(usd),
+        ),
+        ("Useful", format_percent(share.p50), useful, USEFUL_NOTE),
+        (
+            "Interruptions", f"{campaign.interruptions.p50:,.0f}", _span(campaign.interruptions),
+            band_in_words(campaign.interruptions),
+        ),
+        ("Saved every", format_seconds(campaign.checkpoint_interval_s), "", "Of work, not of the clock."),
+        ("Spare nodes", f"{campaign.spare_nodes:,}", "", f"Waiting beside the run; {spares_paid(campaign)}."),
+    )  # fmt: skip
     row = st.container(key="numbers")
-    for column, (label, text, note) in zip(row.columns(len(values), gap="small"), values, strict=True):
-        column.metric(label, text, help=note, border=True)
+    for column, (label, text, band, note) in zip(row.columns(len(values), gap="small"), values, strict=True):
+        column.metric(
+            label, text, band or None, delta_color=NO_JUDGEMENT, delta_arrow="off", help=note, border=True,
+            height="stretch",
+        )  # fmt: skip
+
+
+def _span(band: Band) -> str:
+    """Both ends of a band."""
+    return f"{three_digits(band.p10)} – {three_digits(band.p90)}"
 
 
 def band_in_words(band: Band) -> str:

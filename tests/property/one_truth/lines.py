@@ -163,22 +163,31 @@ def lines_of_page(surface: str, page: Any) -> Iterator[Line]:
             heads = [str(head) for head in value.columns]
             for row in value.astype(str).itertuples(index=False):
                 yield from _cells(surface, place, heads, list(row))
-        elif kind == "subheader":
+        elif kind in ("header", "subheader"):
             yield Line(surface=surface, place="", label="headline", text=plain(str(value)))
         elif kind in ("markdown", "caption", "info", "warning", "error", "success", "code"):
             text = str(value)
             if text.startswith("#"):
                 place = plain(text.lstrip("#").strip())
-            elif text.startswith("|"):
-                for line in lines_of_markdown(surface, text):
-                    yield Line(surface=surface, place=place, label=line.label, text=line.text)
             else:
-                yield Line(
-                    surface=surface,
-                    place=kind if not place else f"{place} {kind}",
-                    label="",
-                    text=plain(text),
-                )
+                yield from _prose(surface, place, kind, text)
+
+
+def _prose(surface: str, place: str, kind: str, text: str) -> Iterator[Line]:
+    """Lines of a table in Markdown, of chips, or of a sentence."""
+    if text.startswith("|"):
+        for line in lines_of_markdown(surface, text):
+            yield Line(surface=surface, place=place, label=line.label, text=line.text)
+    elif "-badge[" in text:
+        for chip in re.findall(r"-badge\[((?:\\.|[^\]\\])*)\]", text):
+            yield Line(surface=surface, place="chip", label="", text=plain(chip))
+    else:
+        yield Line(
+            surface=surface,
+            place=kind if not place else f"{place} {kind}",
+            label="",
+            text=plain(text),
+        )
 
 
 def _elements(node: Any) -> Iterator[Any]:
