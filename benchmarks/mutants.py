@@ -1,8 +1,8 @@
 """Which seeded faults the suite finds: `python benchmarks/mutants.py --faults 100 --seed 1`.
 
 A fault is one operator, comparison or constant of the code, changed in a copy of the checkout. The tests that
-reach it by imports run, nearest first, until one is red or two minutes are over. Survivors may meet the whole
-suite (`--whole 10`). The same seed gives the same faults wherever the code is the same.
+reach it by imports run, nearest first, until one is red or two minutes (`--seconds`) are over. Survivors may
+meet the whole suite (`--whole 10`). The same seed gives the same faults wherever the code is the same.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ def main() -> int:
     )
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="most for the tests of a fault (default: %(default)g)"
+    )
     parser.add_argument("--whole", type=int, default=0, help="survivors that meet the whole suite")
     parser.add_argument("--output", type=Path, help="a line of JSON for each fault")
     asked = parser.parse_args()
@@ -92,7 +95,7 @@ def main() -> int:
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
         for number in range(asked.faults):
             fault, text = drawn(number, asked.seed)
-            done = tried(fault, text, tree)
+            done = tried(fault, text, tree, asked.seconds)
             faults.append(done)
             line = json.dumps(asdict(done))
             sys.stdout.write(f"{line}\n")
@@ -172,11 +175,11 @@ def change(site: ast.BinOp | ast.Compare | ast.BoolOp | ast.Constant, chance: ra
         site.value = site.value + chance.choice((-1, 1)) if site.value else 1
 
 
-def tried(fault: Fault, text: str, tree: Path) -> Fault:
+def tried(fault: Fault, text: str, tree: Path, seconds: float) -> Fault:
     """The fault with what became of it."""
     began = time.monotonic()
     tests = quick.nearest_tests([fault.file])
-    found = outcome(fault.file, text, tree, tests, SECONDS) if tests else "unreached"
+    found = outcome(fault.file, text, tree, tests, seconds) if tests else "unreached"
     return replace(fault, outcome=found, seconds=round(time.monotonic() - began, 1))
 
 

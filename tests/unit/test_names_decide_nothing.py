@@ -136,8 +136,11 @@ def as_shipped() -> dict[str, object]:
 def test_another_name_of_every_generation_and_gpu_gives_the_same_answers(
     tmp_path: Path, as_shipped: dict[str, object]
 ) -> None:
-    """Limits, times, bands, plans, exports and environment, of every engine and precision, but for the names."""
-    generation = {name: f"kind{n:02d}" for n, name in enumerate(generations()) if name != UNLISTED}
+    """Limits, times, bands, plans, exports and environment, of every engine and precision, but for the names.
+
+    Every generation is called after one of them, so that a name that begins alike decides nothing either.
+    """
+    generation = {name: f"blackwell-{n}x" for n, name in enumerate(generations()) if name != UNLISTED}
     gpus = {name: f"part{n:02d}" for n, name in enumerate(gpu_sheets())}
     back = {new: old for old, new in (generation | gpus).items()}
     again = answers(house(tmp_path, generation, gpus, evidence=True))
@@ -148,6 +151,7 @@ def test_another_name_of_every_generation_and_gpu_gives_the_same_answers(
     assert told == as_shipped
 
 
+@pytest.mark.skipif(not IS_NIGHTLY, reason="without evidence too, in `make nightly`")
 def test_a_generation_of_another_name_has_the_same_limits_and_times(
     tmp_path: Path, as_shipped: dict[str, object]
 ) -> None:

@@ -28,10 +28,10 @@ LAWS = {
 """What is divided, and what divides it, as an expression of ours spells them."""
 
 
-def homes(source: str) -> list[str]:
+def homes(source: ast.AST) -> list[str]:
     """The laws that a file asks by a remainder of its own."""
     laws: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(source):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             whole, by = ast.unparse(node.left), ast.unparse(node.right)
             laws += [
@@ -47,7 +47,7 @@ def test_no_other_file_asks_a_law_of_whole_shares() -> None:
         (file, law)
         for file, tree in trees()
         if file != HOME and not file.startswith(ENGINES_OWN)
-        for law in homes(ast.unparse(tree))
+        for law in homes(tree)
     ]
     assert elsewhere == []
 
@@ -66,7 +66,7 @@ def test_no_other_file_asks_a_law_of_whole_shares() -> None:
 )
 def test_a_second_home_is_seen(line: str, law: str) -> None:
     """Each law as it stood in several files before."""
-    assert homes(line) == [law]
+    assert homes(ast.parse(line)) == [law]
 
 
 @pytest.mark.parametrize("law", [RANKS, HEADS, EXPERTS, EXPERT_RANKS, BATCH])

@@ -26,7 +26,7 @@ def dropped(*paths: Path) -> list[tuple[str, bytes]]:
     return [(path.name, path.read_bytes()) for path in paths]
 
 
-@pytest.mark.parametrize("name", ["megatron.log", "deepseek_v3.sh"])
+@pytest.mark.parametrize("name", ["megatron.log", "megatron_case.sh"])
 def test_a_dropped_file_is_audited_as_the_command_line_audits_it(name):
     """The same document, but for the folder in names."""
     path = FILES / name

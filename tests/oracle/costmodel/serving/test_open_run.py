@@ -12,6 +12,7 @@ from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.window import Window
 from costmodel.serving.step_table import AttentionGrid, StepTimes
+from tests.counts import tries
 
 SEEN = (
     "first_token_s", "finish_s", "admitted_s", "finished", "entered", "steps", "preemptions", "restarts",
@@ -104,7 +105,7 @@ def sent(load: Load) -> tuple[list[int], list[float]]:
     return order.tolist(), [*ready[order].tolist(), NEVER]
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(tries(8, 20)))
 def test_every_number_is_that_of_one_event_after_the_other(block: int) -> None:
     """To the last bit, of latencies, steps, counts and averages; forty random replicas at a time."""
     for seed in range(40 * block, 40 * block + 40):

@@ -299,7 +299,7 @@ def first_runs_recomputed(priced: Priced, layers: Vector, layers_recomputed: int
 
 
 @pytest.mark.slow
-@settings(max_examples=tries(16, 300), deadline=None)
+@settings(max_examples=tries(24, 300), deadline=None)
 @given(request=requests())
 def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanRequest) -> None:
     """The plan is as fast as the best of all layouts and splits, proven, legal, and absent only if all are."""

@@ -9,6 +9,7 @@ import pytest
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from planner.stages.dynamic_program import bound_stages, wider_bound
+from tests.counts import tries
 from tests.oracle.planner.stages.test_stages import rows_of
 
 LAYERS, RANKS = 18, 5
@@ -59,7 +60,7 @@ def splits(one: StageCosts, *, wider: bool = False) -> list[StageSplit]:
     ]
 
 
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(tries(20, 60)))
 def test_no_split_however_wide_beats_the_bound(number: int) -> None:
     """Every composition of 18 layers over 5 ranks takes at least the bound."""
     one = costs(Random(number))
@@ -67,7 +68,7 @@ def test_no_split_however_wide_beats_the_bound(number: int) -> None:
     assert bound_stages(one, tuple(range(RANKS))).bound_s <= best_s * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(tries(10, 30)))
 def test_the_bound_of_wider_ranks_holds_and_counts_the_layers_that_are_in_a_row(number: int) -> None:
     """It holds for all, and where nothing but the widest rank decides, it is the least of the kinds there."""
     one = costs(Random(number))

@@ -14,6 +14,7 @@ from costmodel.accuracy.serving import predict_serving_rows
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import shipped_runs
 from costmodel.kernels.tables import load_calibration
+from tests.counts import tries
 from topology.catalog import gpu as catalogued
 
 CAL = load_calibration()
@@ -148,7 +149,7 @@ def invented(draw: st.DrawFn) -> tuple[dict[str, str], Published]:
     return {key: str(cell) for key, cell in cells.items()}, known
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(25, 60), deadline=None)
 @given(run=invented())
 def test_no_invented_run_is_predicted_below_the_floor(run: tuple[dict[str, str], Published]) -> None:
     """However long the sequence: a window that is not the model's would go below at once."""

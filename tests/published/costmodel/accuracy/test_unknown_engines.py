@@ -13,6 +13,7 @@ from costmodel.evidence.keys import engine_family
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import Row
 from costmodel.stack import is_known, plausible_stacks, stack_of_framework
+from tests.counts import IS_NIGHTLY
 
 MANY = "vtrain_single_node"
 """A source of three quarters of all rows, of one engine on one node; it would decide alone."""
@@ -41,9 +42,10 @@ def inside(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> float:
 def test_bands_of_unknown_engines_hold_published_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the runs that the package carries, each engine's family left out."""
     rows = [row for row in shipped_runs() if row["source"] != MANY and row["step_time_s"]]
-    assert 0.7 <= inside(rows[::2], monkeypatch) <= 0.9
+    assert 0.7 <= inside(rows[:: 2 if IS_NIGHTLY else 4], monkeypatch) <= 0.9
 
 
+@pytest.mark.skipif(not IS_NIGHTLY, reason="the same of more runs, in `make nightly`")
 def test_bands_of_unknown_engines_hold_strangers_too(
     shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

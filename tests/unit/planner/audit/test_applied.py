@@ -15,6 +15,7 @@ from planner.audit.job import audited_job
 from planner.audit.legal import is_illegal
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
+from tests.counts import cases_of_run
 from tests.unit.planner.audit.shared_audits import audit_without_advice, whole_audit
 
 HEAD = "torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py"
@@ -35,6 +36,8 @@ SCRIPTS = {
     ),
     "nothing sharded": (1, 32, "--tensor-model-parallel-size 4 "),
 }
+SCRIPTS_OF_RUN = cases_of_run(SCRIPTS, ["even stages", "chunks"])
+"""`test_advice.py` follows advice to scripts like the others."""
 DEEPSPEED = (
     "deepspeed --num_nodes 2 --num_gpus 8 pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 1 "
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 "
@@ -104,7 +107,7 @@ def edited(text: str, change: Change) -> str:
     return f"{text.rstrip()} {' '.join(change.set)}\n"
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS_OF_RUN)
 def test_a_script_with_a_proposed_change_is_legal(name):
     text = script(name)
     found = audit(text)
@@ -114,7 +117,7 @@ def test_a_script_with_a_proposed_change_is_legal(name):
         assert not is_illegal(after.findings), (change.set, change.remove, after.findings)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SCRIPTS_OF_RUN)
 def test_words_applied_to_what_was_read_are_those_of_the_edited_script(name):
     text = script(name)
     found = audit(text)

@@ -98,10 +98,12 @@ def test_the_whole_change_written_into_the_file_leads_to_the_best(recomputing, t
         ({"more": "--use-distributed-optimizer"}, "slow", "no-overlap"),
     ],
 )
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_what_is_wrong_is_found_by_its_rule(tmp_path, change, kind, rule):
     assert rule in rules(small(tmp_path, **change), kind)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_the_variable_that_megatron_asks_for_is_open_until_it_is_said(tmp_path):
     """A shell may set it, and Blackwell does not ask: it is illegal only where both are known."""
     path = tmp_path / "run.sh"
@@ -145,6 +147,7 @@ def test_megatron_fsdp_wants_the_variable_unset(tmp_path):
     assert "cuda-connections" not in rules(audit_of(path), "illegal")
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_word_in_another_engines_spelling_is_passed_over(tmp_path):
     """NeMo 1 writes norms and activations in small letters."""
     path = tmp_path / "c.yaml"
@@ -260,6 +263,7 @@ def test_without_a_model_an_audit_says_which_flag_is_missing(without_model):
     assert "--model" in found.job.missing
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_flags_hold_over_what_a_file_leaves_open(without_model):
     found = audit_of(without_model, model="qwen3-30b-a3b", sequence_length="4096", gpu="h200-sxm")
     assert found.job.request.model.name == "qwen3-30b-a3b"
@@ -274,6 +278,7 @@ per_device_train_batch_size: 1
 """
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_an_adapter_is_priced_as_one_and_an_offload_on_the_host(tmp_path):
     path = tmp_path / "tune.yaml"
     path.write_text(f"{FINE_TUNED}finetuning_type: full\n", encoding="utf-8")

@@ -125,6 +125,7 @@ def test_tokens_that_no_gpu_computes_are_a_finding_and_no_distance() -> None:
     assert found.slower_by is None
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("memory", ["", "max allocated: 9000.0"])
 def test_a_job_that_ran_fits_whatever_is_predicted(memory: str) -> None:
     """Full states on a GPU of 40 GB do not fit by any prediction, and the log shows steps."""
@@ -157,6 +158,7 @@ def test_chances_of_oom_are_judged_at_the_level_of_a_printed_peak() -> None:
         assert chance < 0.05 or found.best.estimate.peak_memory_bytes <= found.predicted.peak_memory_bytes  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_log_that_ran_out_of_memory_is_evidence_too() -> None:
     """Whatever is predicted: the line is named, and the exit code follows."""
     text = log_of(9.0) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
@@ -190,6 +192,7 @@ def test_an_assumed_gpu_is_doubted_first_and_the_one_that_fits_is_named(gpu: str
     assert (found.slower_by, found.changes) == (None, ())
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_gpu_that_the_user_named_is_not_doubted() -> None:
     """Nothing is assumed: the rest is explained by no flag, in seconds."""
     script = SCRIPT.format(more=RAN)
@@ -206,6 +209,7 @@ def test_a_gpu_that_the_user_named_is_not_doubted() -> None:
     assert "nothing is left to explain" in inside.residual.words[0]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_variable_that_slows_a_job_is_the_first_suspect() -> None:
     """It is a finding, and what no flag explains points to it."""
     script = SCRIPT.format(more=RAN)
@@ -248,6 +252,7 @@ def test_a_variable_that_is_off_is_no_finding(value: str) -> None:
     ]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_the_network_of_one_node_is_not_slowed_down() -> None:
     """NCCL_IB_DISABLE matters between nodes alone."""
     both = [
@@ -260,6 +265,7 @@ def test_the_network_of_one_node_is_not_slowed_down() -> None:
     assert [any(f.rule == "nccl-ib-disable" for f in one.findings) for one in both] == [False, True]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_does_not_fit_needs_all_that_decides_it_stated() -> None:
     """The GPU that nobody named may be a larger one: the job may not fit, and no exit code says more."""
     texts = {"run.sh": SCRIPT.format(more="")}
@@ -270,6 +276,7 @@ def test_does_not_fit_needs_all_that_decides_it_stated() -> None:
     assert not fails(guessed, None)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("gpu", "fails_with"), [("a100-sxm-40gb", True), ("h100-sxm", False)])
 def test_a_vocabulary_that_nobody_states_is_at_least_that_of_bytes(gpu: str, fails_with: bool) -> None:
     """States that fill a GPU without any embedding do not fit; where its size would decide, it is not settled."""
@@ -282,6 +289,7 @@ def test_a_vocabulary_that_nobody_states_is_at_least_that_of_bytes(gpu: str, fai
     assert not fails(lean, None)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_an_illegal_job_fails_without_a_limit() -> None:
     """It never starts; a variable that may be set elsewhere is no such thing."""
     illegal = audit({"run.sh": SCRIPT.format(more="--tensor-model-parallel-size 3")}, gpu="h100-sxm")
@@ -303,6 +311,7 @@ def test_a_log_without_a_step_is_told_which_forms_are_known(name: str) -> None:
     assert any("no line of a step was recognised" in doubt for doubt in beside.doubts)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_what_the_question_beside_says_is_assumed() -> None:
     """On a page the question's GPU is nobody's word of this job."""
     script = SCRIPT.format(more=RAN)
@@ -322,6 +331,7 @@ def test_the_best_says_what_its_proof_is_worth() -> None:
     assert "both predicted" in rows["distance"]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("factor", "blames"), [(0.75, "prediction"), (0.1, "another job")])
 def test_a_step_is_blamed_on_its_log_only_far_outside_the_band(factor: float, blames: str) -> None:
     """A band holds 80 % of the measurements: one near it says that the prediction is off."""

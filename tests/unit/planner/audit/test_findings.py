@@ -43,6 +43,7 @@ def told(audit: Audit, rule: str) -> Finding:
     return next(finding for finding in audit.findings if finding.rule == rule)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("more", "kind", "rule", "fix"),
     [
@@ -72,12 +73,14 @@ def test_a_finding_has_its_line_and_the_words_of_the_file(tmp_path, more, kind, 
     assert [finding for finding in audit.findings if FIELDS.search(finding.fix)] == []
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_torch_fsdp_is_called_by_its_name(tmp_path):
     more = "--use-torch-fsdp2 --no-gradient-accumulation-fusion --untie-embeddings-and-output-weights"
     one = told(found(tmp_path, more), "cuda-connections")
     assert (one.message, one.line) == ("CUDA_DEVICE_MAX_CONNECTIONS is 1: torch FSDP2 stops", 2)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("gpu", "asked"), [("h100-sxm", True), ("gb200", False)])
 def test_the_variable_is_asked_for_below_blackwell_only(tmp_path, gpu, asked):
     text = RUN.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "")
@@ -96,6 +99,7 @@ def test_a_file_that_leaves_the_model_to_another_lacks_nothing():
     assert "experts" not in {finding.rule for finding in audit.findings}
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_published_job_of_latent_attention_and_experts_is_legal_and_priced():
     """Eight bits by blocks repeat norms, and moments of two bytes are of the engine."""
     audit = audited(read_files([str(FILES / "deepseek_v3.sh")]), Flags(), load_calibration())
@@ -105,6 +109,7 @@ def test_a_published_job_of_latent_attention_and_experts_is_legal_and_priced():
     assert not any("priced as kept" in doubt for doubt in audit.doubts)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_recipe_is_of_the_model_that_its_function_names():
     reading = read_files([str(FILES / "bridge_405b.py.txt")])
     audit = audited(reading, Flags(gpus="1024", gpu="h100-sxm"), load_calibration())
@@ -112,6 +117,7 @@ def test_a_recipe_is_of_the_model_that_its_function_names():
     assert audit.job.request.model.name == "llama-3.1-405b"
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_switch_that_nothing_prices_is_said(tmp_path: Path):
     """Delayed weight gradients hide more of the exchange than the profile knows."""
     more = "--num-experts 8 --expert-model-parallel-size 2 --delay-wgrad-compute"

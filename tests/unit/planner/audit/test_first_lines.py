@@ -63,6 +63,7 @@ def titan_log() -> str:
     return "".join(TITAN_LOG.format(step=step) for step in (10, 20, 30))
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_the_headline_names_the_job() -> None:
     """Engine, model, GPUs and layout: who reads no further knows whether it was read right."""
     lines = first_lines(audit({"run.sh": megatron()}, gpu="h100-sxm"))
@@ -84,6 +85,7 @@ def test_a_slow_step_that_no_flag_explains_names_the_link_that_would() -> None:
     assert lines.endswith("exit 0")
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_the_rate_of_a_link_is_the_one_at_which_the_job_takes_so_long() -> None:
     """Solved backwards: with it said on the command line the prediction is the measurement."""
     texts = {
@@ -105,6 +107,7 @@ def test_the_rate_of_a_link_is_the_one_at_which_the_job_takes_so_long() -> None:
     assert there.predicted.step_time_s == pytest.approx(9.0, rel=0.02)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_of_one_node_the_link_among_its_gpus_is_named() -> None:
     """No NIC is in the way of a job of one node."""
     slow = "".join(MEGATRON_LOG.format(step=n, ms=60_000) for n in range(3))
@@ -114,6 +117,7 @@ def test_of_one_node_the_link_among_its_gpus_is_named() -> None:
     assert link is None or link.of == "GPU"
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_job_that_does_not_fit_is_told_its_smallest_change() -> None:
     """States of 7B kept whole on GPUs of 40 GB, whatever the length (Megatron-LM#606); few words fix it."""
     lines = first_lines(audit({"run.sh": megatron(nodes=1, more="")}, gpu="a100-sxm-40gb"))
@@ -123,6 +127,7 @@ def test_a_job_that_does_not_fit_is_told_its_smallest_change() -> None:
     assert lines.endswith(f"exit {FAILED_AUDIT}")
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_job_that_its_engine_stops_at_is_illegal_in_the_first_sentence() -> None:
     """46 layers over four stages (ms-swift#5737)."""
     lines = first_lines(
@@ -132,6 +137,7 @@ def test_a_job_that_its_engine_stops_at_is_illegal_in_the_first_sentence() -> No
     assert lines.endswith(f"exit {FAILED_AUDIT}")
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("variable", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING"])
 def test_a_fault_of_the_environment_stands_before_what_is_well(variable: str) -> None:
     """70 times slower with it (LlamaFactory#3499): it comes before the word that the job fits."""
@@ -147,6 +153,7 @@ def test_what_is_missing_is_asked_for_in_the_first_sentence() -> None:
     assert "not priced yet: give --model" in lines
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_gpus_that_no_file_counts_are_taken_and_said_first() -> None:
     """8 is the first power of two on which 8B of FSDP surely fits with this recomputation: 49.4 GiB of 79.6."""
     found = audit({"titan.toml": TITAN})
@@ -159,6 +166,7 @@ def test_gpus_that_no_file_counts_are_taken_and_said_first() -> None:
     assert half.fits is None, "half as many do not surely hold it"
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_gpus_that_were_taken_make_no_job_too_large() -> None:
     """405B that nothing shards fits no number of GPUs: that is not settled, as no file says how many there are."""
     text = (
@@ -172,6 +180,7 @@ def test_gpus_that_were_taken_make_no_job_too_large() -> None:
     assert not fails(found, None)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_count_that_was_taken_divides_batch_degrees_and_experts() -> None:
     """A batch of 4 leaves dp 4 at most, and 4 experts a stage of 4 ranks."""
     text = (
@@ -185,6 +194,7 @@ def test_a_count_that_was_taken_divides_batch_degrees_and_experts() -> None:
     assert not [finding for finding in found.findings if finding.kind == "illegal"]
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_length_that_no_file_states_is_that_of_a_plan_or_of_the_model() -> None:
     """The user's own program behind DeepSpeed: 8,192 tokens, and no more than the 4,096 positions of Llama 2."""
     text = (
@@ -265,6 +275,7 @@ def olmo(**parts: str) -> str:
     return OLMO.format(**{**usual, **parts})
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("parts", "microbatch", "length"),
     [
@@ -319,6 +330,7 @@ packed_sequence: {packed_sequence_size: 4096}
 """
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("strategy", ["strategy: fsdp2", "_target_: nemo_automodel.fsdp2.FSDP2Manager"])
 def test_a_file_of_automodel_is_read_as_its_own(strategy: str) -> None:
     """Its ``local_batch_size`` is not torchtitan's; it is priced like that engine, and never surely out of memory."""
@@ -344,6 +356,7 @@ def test_a_stage_of_automodel_holds_a_part_of_its_batch() -> None:
     assert (layout.pp, layout.dp, layout.microbatch_size) == (2, 4, 1)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_an_adapter_of_automodel_is_read() -> None:
     """``peft`` is a table whose target is the adapter's class."""
     peft = (
@@ -383,6 +396,7 @@ def test_what_a_file_says_of_kernels_hides_no_change() -> None:
     assert "gradient_checkpointing: true takes" in first_lines(found)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("word", "name"),
     [
@@ -404,6 +418,7 @@ def test_an_optimizer_that_nobody_knows_is_said_to_be_adamw() -> None:
     assert any("q_apollo is priced as AdamW" in doubt for doubt in found.doubts)
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("half", ["auto", "true", "false"])
 def test_weights_of_sixteen_bits_are_updated_as_they_are(half: str) -> None:
     """Axolotl loads a model in ``bf16``; torch's AdamW over it keeps 8 bytes a parameter, gradients included."""
@@ -416,6 +431,7 @@ def test_weights_of_sixteen_bits_are_updated_as_they_are(half: str) -> None:
     assert (found.fits is False) is (half == "false")
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_weights_that_are_sharded_have_a_wider_copy() -> None:
     """DeepSpeed's bf16 optimizer and FSDP keep one; so does LLaMA-Factory without ``pure_bf16``."""
     zero = {"x.yaml": axolotl() + "deepspeed: z3.json\n", "z3.json": '{"zero_optimization": {"stage": 3}}'}
@@ -498,6 +514,7 @@ WRAPPERS = {
 }
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_gpus_that_stand_in_the_wrapping_script_count(wrapper: str) -> None:
     """The script hands the job to a file and says no more than on how many GPUs."""
@@ -515,6 +532,7 @@ def test_gpus_that_only_a_run_knows_are_taken_and_said() -> None:
     assert "no file counts the GPUs: 8 are taken" in lines
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("name", "offload"),
     [("zero3", None), ("zero3_offload", "parameters"), ("zero2_offload", "optimizer:1"), ("zero2", None)],
@@ -530,6 +548,7 @@ def test_a_preset_of_deepspeed_says_what_it_offloads(name: str, offload: str | N
     assert (request.job.offload and request.job.offload.words) == offload
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_the_interface_of_sockets_is_named() -> None:
     """Without InfiniBand nodes exchange over it; one that leaves no host is a fault by itself."""
     ib, interface = "export NCCL_IB_DISABLE=1\n", "export NCCL_SOCKET_IFNAME={}\n"
@@ -541,6 +560,7 @@ def test_the_interface_of_sockets_is_named() -> None:
     assert "NCCL_SOCKET_IFNAME" not in fine
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_more_tensor_ranks_than_key_value_heads_are_priced() -> None:
     """Megatron-Core gathers heads for the ranks that share them; 27B over tp 8 made 128k tokens a step in 88 s."""
     text = (
@@ -587,6 +607,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_over_the_trainer_is_read(name: str) -> None:
     """The model and the adapter are arguments of functions, not settings."""
@@ -602,6 +623,7 @@ def test_a_program_over_the_trainer_is_read(name: str) -> None:
     assert (request.job.adapter and request.job.adapter.words) == adapter
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_unsloth_is_not_surely_out_of_memory() -> None:
     """Its kernels keep less than the Trainer's, and nothing here prices them."""
     text = "from unsloth import FastLanguageModel\n" + PROGRAMS["unsloth"][0]
@@ -652,6 +674,7 @@ def test_a_recipe_of_torchtune_is_read() -> None:
     assert found.fits is not False
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(("model", "kind"), [("lora_llama3_1_8b", "lora"), ("qlora_llama3_1_8b", "qlora")])
 def test_an_adapter_of_torchtune_is_the_function_that_builds_it(model: str, kind: str) -> None:
     text = TUNE.format(model=model, adapter=LORA, optimizer="torch.optim.AdamW")
@@ -696,6 +719,7 @@ num_processes: 1
 }
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("engine", ALONE)
 def test_sharding_over_one_gpu_is_priced_as_none(engine: str) -> None:
     """FSDP and ZeRO over one GPU run, and share nothing: the job has a price, and its file is read as it is."""
@@ -708,6 +732,7 @@ def test_sharding_over_one_gpu_is_priced_as_none(engine: str) -> None:
     assert found.reading.facts.value("layout.zero_stage") == 3
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize(
     ("family", "flavor", "path", "model"),
     [
@@ -734,6 +759,7 @@ def test_a_vision_variant_of_torchtitan_is_no_model_of_text() -> None:
     assert "give --model" in first_lines(audit({"train.toml": text}, gpus="8"))
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("gpus", ["1", "8"])
 def test_states_that_deepspeed_shards_have_a_price(gpus: str) -> None:
     """ZeRO-1 is DeepSpeed's; that FSDP2 of Accelerate has no such stage says nothing of it."""
@@ -761,6 +787,7 @@ def test_fsdp_of_accelerate_shards_parameters_unless_its_file_says_otherwise(mor
     assert found.job.layout.zero_stage == stage
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_levanter_recomputes_unless_its_file_says_otherwise() -> None:
     """src/levanter/models/llama.py: gradient_checkpointing is true."""
     text = (

@@ -15,6 +15,7 @@ def _audit(text: str, name: str = "run.sh", **others: str) -> Audit:
     return audited(read_texts({name: text, **others}), Flags(gpu="h100-sxm"), load_calibration())
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_a_recipe_of_torchtune_has_the_figures_of_its_published_file() -> None:
     """recipes/configs/llama3_1/70B_lora.yaml of 0.6.1: LoRA of rank 16, two samples, checkpointed layers."""
     audit = _audit(
@@ -87,6 +88,7 @@ TITAN = {
 }
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("form", TITAN)
 def test_a_configuration_of_torchtitan_is_known_in_every_form(form: str) -> None:
     """Release 0.2's llama3_70b.toml and 0.3's registry: tp 8, eight samples of 8,192 tokens, full policy."""
@@ -123,6 +125,7 @@ BRIDGE = {
 }
 
 
+@pytest.mark.usefixtures("searched_in_nightly")
 @pytest.mark.parametrize("form", BRIDGE)
 def test_a_recipe_of_megatron_bridge_is_chosen_as_its_scripts_do(form: str) -> None:
     """Release 26.08, llama3_70b_pretrain_64gpu_h100_fp8cs_config: tp 4, pp 8, 5 chunks, a batch of 256."""

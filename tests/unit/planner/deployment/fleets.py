@@ -57,6 +57,7 @@ MIXTURES: tuple[tuple[str, int, ServingLayout], ...] = (
 SIXTY = range(60)
 
 
+@cache
 def varied(number: int) -> ServingPlan:
     """One of sixty plans: engines in turn; dense fleets of every size and mixtures; precisions, lengths, GPUs."""
     engine = ("vllm", "sglang", "trtllm")[number % 3]

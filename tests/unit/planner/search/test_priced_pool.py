@@ -14,6 +14,7 @@ from planner.bounds.objective import goal_of, goal_of_plan
 from planner.plan import Plan, PlanRequest
 from planner.questions.settings import override_cluster
 from planner.search.search import search
+from tests.counts import tries
 from tests.unit.planner.search.test_pool import request
 from tests.unit.topology.pools.test_kinds import pool
 from tests.unit.topology.pools.test_rates import priced
@@ -104,7 +105,7 @@ def test_a_kind_without_a_price_is_named() -> None:
     assert goal_of(request(stated, "cost")).rates == ()
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=tries(2, 4), deadline=None)
 @given(
     dollars=st.tuples(st.floats(0.5, 8), st.floats(0.5, 8)),
     cheaper=st.sampled_from([0, 1]),
