@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from executor.parsers.client import HOW, PACKAGES, answers, case_of, faults, interpreter  # noqa: E402 - not installed
+from planner.parsers.client import HOW, PACKAGES, answers, case_of, faults, interpreter  # noqa: E402 - not installed
 from tests.property.planner.engines.random_plans import Told, random_plans  # noqa: E402
 
 PATIENCE_S = 3600.0

@@ -1,7 +1,7 @@
 """Engines' own parsers that are started once in a process of the suite: importing one takes up to thirteen seconds.
 
-`executor.parsers.main` answers line by line, and its engine keeps what it keeps between cases of one call anyway; here
-the same program stays for the next call. Its client has tests of its own (`tests/executor/parsers/test_client.py`).
+`planner.parsers.main` answers line by line, and its engine keeps what it keeps between cases of one call anyway; here
+the same program stays for the next call. Its client has tests of its own (`tests/unit/planner/parsers/test_client.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.answers import put_in_place
 
 HERE = Path(__file__).resolve().parent
 ASKED = tuple(str(HERE / folder) for folder in ("unit/planner", "property/planner/engines"))
+OF_THE_CLIENT = str(HERE / "unit/planner/parsers")
 MOST = 5  # that stay, some hundred MiB each
 
 
@@ -75,8 +76,8 @@ def answers(
     *,
     timeout_s: float = 120.0,
 ) -> list[dict[str, Any]]:
-    """As `executor.parsers.client.answers`, by a program that may run already."""
-    from executor.parsers import client
+    """As `planner.parsers.client.answers`, by a program that may run already."""
+    from planner.parsers import client
 
     until, found = time.monotonic() + timeout_s, list[dict[str, Any]]()
     main = Path(client.__file__).with_name("main.py")
@@ -122,8 +123,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Ask parsers that stay, in tests of what engines make of files."""
     module = getattr(item, "module", None)  # a doctest has none
     asks = module is not None and any(name in vars(module) for name in ("answers", "client"))
-    if asks and str(item.path).startswith(ASKED):
-        put_in_place("executor.parsers.client", "answers", _answered)
+    if asks and str(item.path).startswith(ASKED) and not str(item.path).startswith(OF_THE_CLIENT):
+        put_in_place("planner.parsers.client", "answers", _answered)
         ASKING[0] = True
     try:
         return (yield)

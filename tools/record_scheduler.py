@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from executor.parsers import vllm as parser
+from planner.parsers import vllm as parser
 
 WORKLOADS, SEED, BLOCK = 50, 17, 16
 MOST_STEPS = 5000

@@ -115,10 +115,10 @@ def parsed_by_engine(
     contract: Contract, files: Files, plan: Plan, say: Say = _silent
 ) -> tuple[bool | None, str]:
     """Whether the engine's own parser takes its files, and in words; None where it is not here."""
-    from executor.parsers import client
     from executor.validation.progress import Progress
     from planner.engines.fields import facts_of
     from planner.engines.meshplan import MESHPLAN
+    from planner.parsers import client
 
     engine = contract.engine
     if engine == MESHPLAN.engine:

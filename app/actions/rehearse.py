@@ -18,9 +18,9 @@ from topology.base.errors import InputError, shortened
 
 if TYPE_CHECKING:
     from app.reports.answer import Table
-    from executor.rehearsal.script import LocalPort, MeasuredRequests, RehearsalScript
     from planner.analysis.serving.rehearsal import Rehearsed
     from planner.deployment.placement import PlacedWorker
+    from planner.rehearsal.script import LocalPort, MeasuredRequests, RehearsalScript
     from planner.serving.plan import ServingPlan, ServingRequest
     from topology.fabric.hierarchy import Hierarchy
 
@@ -166,9 +166,9 @@ def _measured(
     folder: Path, plan: ServingPlan, servers: Sequence[PlacedWorker], fleet: Rehearsed, slowdown: float
 ) -> MeasuredRequests:
     """Save the deployment, start every script of it, and read what its load test wrote."""
-    from executor.rehearsal.programs import write_programs
-    from executor.rehearsal.script import MeasuredRequests, write_script
     from planner.deployment.folder import folder as deployment
+    from planner.rehearsal.programs import write_programs
+    from planner.rehearsal.script import MeasuredRequests, write_script
     from topology.base.decode import read_json, structure
 
     saved = folder / "saved"
@@ -222,7 +222,7 @@ def _script(
     folder: Path, plan: ServingPlan, servers: Sequence[PlacedWorker], fleet: Rehearsed, slowdown: float
 ) -> RehearsalScript:
     """What every process is told: who listens where, and what is sent."""
-    from executor.rehearsal.script import ClientLoad, RehearsalScript
+    from planner.rehearsal.script import ClientLoad, RehearsalScript
 
     load = fleet.load
     arrivals = load.arrival_s.tolist() or [0.0]
@@ -249,9 +249,9 @@ def _script(
 
 def _doors(servers: Sequence[PlacedWorker]) -> dict[str, LocalPort]:
     """A free port for every address of the deployment; of what clients ask also as localhost."""
-    from executor.rehearsal.script import LOOPBACK, LocalPort
     from planner.deployment.kubernetes import PORT
     from planner.deployment.placement import nodes_of
+    from planner.rehearsal.script import LOOPBACK, LocalPort
 
     nodes = nodes_of(servers)
     wanted = {f"{_address(server.nodes[0], nodes)}:{server.port}": server.role for server in servers}
@@ -278,12 +278,12 @@ def _started(
     folder: Path, servers: Sequence[PlacedWorker], scripts: Sequence[str]
 ) -> Iterator[dict[str, str]]:
     """Start scripts as their user would, and end them with everything they started."""
-    import executor
-    from executor.rehearsal.script import NODE, VARIABLE
+    import planner
     from planner.deployment.placement import nodes_of
+    from planner.rehearsal.script import NODE, VARIABLE
 
     nodes = nodes_of(servers)
-    root = str(Path(executor.__file__).parents[1])
+    root = str(Path(planner.__file__).parents[1])
     environment = {
         **os.environ,
         **{f"NODE_{node}": _address(node, nodes) for node in range(nodes)},

@@ -127,6 +127,12 @@ class RunSettings:
             "--async-tp", "Run tensor-parallel messages under products, over NVLink; not planned.", NUMBERS
         ),
     )
+    deterministic: bool = field(
+        default=False,
+        metadata=says(
+            "--deterministic", "Use kernels that repeat to the last bit alone; slower on a GPU.", NUMBERS
+        ),
+    )
     seed: int = field(
         default=0,
         metadata=says("--seed", "Seed of initial values and data order.", NUMBERS, least=0),

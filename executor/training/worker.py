@@ -68,6 +68,8 @@ def main(arguments: list[str]) -> int:
             if LAUNCHER not in os.environ:  # which says it once, for all ranks
                 sys.stderr.write(f"{error}\n")
         except Exception as error:  # noqa: BLE001 - whatever it is, the launcher restarts and the file tells
+            if settings.deterministic and (refused := _refusal(error)) is not None:
+                _record_error(Path(settings.folder), refused)
             kept_in = _keep_traceback(Path(settings.folder))
             sys.stderr.write(f"{_hang_line(error, kept_in) or crash_line(error, kept_in)}\n")
         sys.stderr.flush()
@@ -85,6 +87,13 @@ def _unread(run_file: Path, error: InputError) -> int:
     if LAUNCHER not in os.environ:  # which says it once, for all ranks
         sys.stderr.write(f"{error}\n")
     return FAILED
+
+
+def _refusal(error: Exception) -> InputError | None:
+    """Why torch has refused to go on under `--deterministic`, which no restart mends."""
+    from executor.training.determinism import refusal
+
+    return refusal(error)
 
 
 def _hang_line(error: Exception, kept_in: str) -> str:
@@ -117,11 +126,14 @@ def _run(settings: RunSettings) -> int:
     from executor.torch_internals.lean_start import leave_compiler_out
     from executor.torch_internals.quiet import quiet_known_warnings
     from executor.training import loop, trainer
+    from executor.training.determinism import be_deterministic
     from planner.plan import from_json
     from planner.structure import sound
     from topology.base.files import read_text
 
     quiet_known_warnings()
+    if settings.deterministic:
+        be_deterministic()
     plan = sound(from_json(read_text(settings.plan_file), settings.plan_file), settings.plan_file)
     environment = dict(os.environ)
     trainer.check_world(plan, int(environment["WORLD_SIZE"]))

@@ -12,13 +12,7 @@ pytest.importorskip("torch")
 
 import executor
 
-MODULES = sorted(
-    module.name
-    for module in pkgutil.walk_packages(executor.__path__, "executor.")
-    if not module.name.startswith(
-        "executor.parsers."
-    )  # programs of another interpreter: they put stubs into it
-)
+MODULES = sorted(module.name for module in pkgutil.walk_packages(executor.__path__, "executor."))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -16,7 +16,7 @@ from planner.rules.check import rules_of
 from tests.unit.test_nouns import trees
 
 HOME = "costmodel/parallel/divisions.py"
-ENGINES_OWN = "executor/parsers/"
+ENGINES_OWN = "planner/parsers/"
 """What runs in an engine's own interpreter sees nothing of the house: it repeats that engine's words."""
 LAWS = {
     "heads": (r"(^|[._\[\"'])(num_attention_|whole_|query_)?heads\b", r"\b(tp|degree)\b"),

@@ -35,7 +35,7 @@ def started_here() -> list[str]:
             parent = (one / "environ").read_bytes()
         except OSError:
             continue
-        if "executor.rehearsal.programs" in words and f"REHEARSED_BY={os.getpid()}".encode() in parent:
+        if "planner.rehearsal.programs" in words and f"REHEARSED_BY={os.getpid()}".encode() in parent:
             found.append(words)
     return found
 

@@ -22,7 +22,7 @@ MODULES = {
     "rank_source": "executor.launch.rank_source",
     "membership": "executor.launch.membership",
     "node_state": "executor.launch.node_state",
-    "client": "executor.parsers.client",
+    "client": "planner.parsers.client",
     "process": "executor.tracing.process",
     "validate": "executor.validation.validate",
     "by_engine": "app.actions.runs.by_engine",
@@ -57,12 +57,12 @@ ENDS = ("wait", "communicate", "join", "recv", "select", "accept")
 BOUNDED_OTHERWISE = {
     "executor/launch/agent.py": "what was killed before",
     "executor/launch/rank_source.py": "a rank that was killed before",
-    "executor/parsers/client.py": "what was killed before, or ends with its pipe",
+    "planner/parsers/client.py": "what was killed before, or ends with its pipe",
     "executor/bench/local_ranks.py": "ranks that were killed before",
     "executor/data/ahead.py": "a condition that the reader's thread, bounded itself, sets",
     "executor/comm/collectives.py": "collectives, which have the groups' bound",
     "executor/model/attention/attend.py": "messages of a ring, which have the groups' bound",
-    "executor/rehearsal": "servers of a rehearsal, which end with its script",
+    "planner/rehearsal": "servers of a rehearsal, which end with its script",
 }
 """Files with calls that wait without a bound of their own, and what bounds them."""
 

@@ -18,6 +18,7 @@ from costmodel.updates.adapters import parse_adapter
 from executor.training.muon import blended, is_matrix, newton_schulz, step_of
 from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from planner.plan import Plan
+from tests.counts import cases_of_run
 from tests.executor.parallel.test_parity import DENSE, MOE, SETTINGS, TIED, TOLERANCE, layout, shallow
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
 from topology.base.errors import NoFeasiblePlanError
@@ -35,7 +36,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", cases_of_run(CASES, ("tp2-hsdp-2x2", "ep2-expert-tp2-dp2")))
 def test_layout_updates_what_one_process_updates(name: str) -> None:
     """Loss of four steps within 1e-5 relative: the last has seen three updates by whole matrices."""
     case = dataclasses.replace(shallow(CASES[name]), steps=4, optimizer="muon")

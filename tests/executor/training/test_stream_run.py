@@ -33,6 +33,7 @@ from executor.training.manifest import folder_of_step, read_manifest
 from executor.training.metrics import Reporter
 from executor.training.settings import CHECKPOINTS, EVALUATIONS_FILE, RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
+from tests.counts import IS_NIGHTLY
 from tests.executor.training.test_commands import LEGAL, run_words
 from tests.executor.training.test_faults import kill, reported, when
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
@@ -127,6 +128,8 @@ def test_another_layout_goes_on_where_a_checkpoint_was(
     folder: Path, form: str, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """From step 4, whose places are in the checkpoint: the same losses on one replica of two ranks."""
+    if form == "datasets" and not IS_NIGHTLY:
+        pytest.skip("of the nightly run: lanes are the same, and a killed rank reads them by the library too")
     manifest = read_manifest(folder_of_step(uninterrupted / CHECKPOINTS, 4))
     assert manifest is not None
     assert [len(places) for places in manifest.places.values()] == [8, 8]

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 from app.actions.planned_checks import check_fits, check_launch, parsed_by_engine, planned_checks
 from app.cli import run
-from executor.parsers import client
+from planner.parsers import client
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 HUGE = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads": 128, "head_dim": 128}

@@ -113,12 +113,12 @@ def run(
 
 @functools.cache
 def _import_all() -> None:
-    """Import what commands import on demand, so that no worker need do it again; torch and Streamlit stay out."""
+    """Import what commands import on demand, so that no worker need do it again; torch and Streamlit stay out, and what engines' interpreters run."""
     for package in ("app", "planner", "costmodel", "topology"):
         folder = Path(__file__).resolve().parents[3]
         for file in sorted((folder / package).rglob("*.py")):
             name = ".".join(file.relative_to(folder).with_suffix("").parts)
-            if not name.startswith(("app.pages", "app.entry", "app.dashboard")):
+            if not name.startswith(("app.pages", "app.entry", "app.dashboard", "planner.parsers")):
                 importlib.import_module(name.removesuffix(".__init__"))
     for name in ("cattrs.gen", "networkx", "ortools.sat.python.cp_model", "rich.table", "typer"):
         importlib.import_module(name)

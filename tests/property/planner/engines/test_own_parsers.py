@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from executor.parsers.client import PACKAGES, answers, case_of, faults, interpreter
+from planner.parsers.client import PACKAGES, answers, case_of, faults, interpreter
 from tests.counts import tries
 from tests.property.planner.engines.published_plans import published_plans
 from tests.property.planner.engines.random_plans import random_plans

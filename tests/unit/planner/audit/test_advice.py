@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from executor.parsers.client import answers, interpreter
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
+from planner.parsers.client import answers, interpreter
 from planner.questions.flags import Flags
 from tests.counts import cases_of_run
 from tests.unit.planner.audit.shared_audits import audit_without_advice, whole_audit

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from executor.parsers.client import VARIABLE, interpreter
 from planner.deployment.autoscale import (
     ADAPTER_FILE,
     HPA_FILE,
@@ -21,6 +20,7 @@ from planner.deployment.autoscale import (
     quantity,
 )
 from planner.deployment.folder import folder
+from planner.parsers.client import VARIABLE, interpreter
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
 from tests.unit.planner.deployment.schemas import require_valid

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from executor.parsers.client import VARIABLE, interpreter
 from planner.deployment.folder import folder
 from planner.deployment.forms import FORMS, forms_of
 from planner.deployment.vllm_sglang import engine_words
+from planner.parsers.client import VARIABLE, interpreter
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, Size, resized, varied
 from tests.unit.planner.deployment.schemas import require_valid

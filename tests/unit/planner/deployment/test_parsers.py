@@ -11,9 +11,9 @@ import pytest
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout
 from costmodel.serving.engine import scheduler_default, serving_stack
-from executor.parsers.client import VARIABLE, answers, interpreter
 from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
+from planner.parsers.client import VARIABLE, answers, interpreter
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
 from topology.base.units import GB, GIB

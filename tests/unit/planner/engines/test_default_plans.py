@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import meshplan
-from executor.parsers.client import PACKAGES, answers, case_of, faults, interpreter
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.targets import engine_files, export_plan
+from planner.parsers.client import PACKAGES, answers, case_of, faults, interpreter
 from planner.plan import Plan
 from tests.counts import tries
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from executor.parsers.client import PACKAGES, answers, interpreter
 from planner.engines.contract import read, words_of_line
 from planner.engines.contracts import CONTRACTS
+from planner.parsers.client import PACKAGES, answers, interpreter
 
 MEGATRON = CONTRACTS["megatron"]
 GPUS = 8

@@ -6,12 +6,12 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.stack import stack
-from executor.parsers.client import PACKAGES, answers, case_of, faults, interpreter
 from planner.engines.contract import read
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of, stack_facts
 from planner.engines.formats import FORMATS, Files
 from planner.launch.targets import engine_files
+from planner.parsers.client import PACKAGES, answers, case_of, faults, interpreter
 from planner.plan import Plan, stack_of
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError

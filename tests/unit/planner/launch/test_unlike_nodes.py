@@ -15,12 +15,12 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from executor.launch.doors import require_even
-from executor.parsers import client
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.launch.bundle import LAUNCHERS, bundle
 from planner.launch.node_order import HOSTS, KEEPS, SELECTS
 from planner.launch.targets import engine_files, export_plan
+from planner.parsers import client
 from planner.plan import Plan, PlanRequest
 from planner.search.search import search
 from tests.unit.planner.launch.test_preflight import SMI, checked

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from executor.rehearsal.script import LOOPBACK
+from planner.rehearsal.script import LOOPBACK
 
 MOST_BODY_BYTES: Final = 16 * 2**20
 """A prompt of a million tokens, as numbers, has about 8 MB."""

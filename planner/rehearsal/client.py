@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from executor.rehearsal.http import asking, events
-from executor.rehearsal.script import MeasuredRequests, RehearsalScript
+from planner.rehearsal.http import asking, events
+from planner.rehearsal.script import MeasuredRequests, RehearsalScript
 from topology.base.atomic import write_atomically
 from topology.base.decode import unstructure
 from topology.base.errors import InputError

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
-from executor.parsers.hollow import Hollow, pretend
+from planner.parsers.hollow import Hollow, pretend
 
 pretend()
 sys.meta_path.insert(

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from executor.parsers.commands import command_words, refuse_deprecated
-from executor.parsers.hollow import Hollow, HollowEnum, pretend
+from planner.parsers.commands import command_words, refuse_deprecated
+from planner.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = (
     "openai", "openai_harmony", "aiohttp", "zmq", "uvloop", "fastapi", "prometheus_client",

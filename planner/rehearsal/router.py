@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from executor.rehearsal.http import DONE, HttpRequest, asking, event, events, reply, serve, start_stream
-from executor.rehearsal.script import LocalPort, RehearsalScript
-from executor.rehearsal.server import after
+from planner.rehearsal.http import DONE, HttpRequest, asking, event, events, reply, serve, start_stream
+from planner.rehearsal.script import LocalPort, RehearsalScript
+from planner.rehearsal.server import after
 
 _NGINX = re.compile(r"^\s*server (\S+:\d+);", re.MULTILINE)
 _URL = re.compile(r'^\s*- "([^"]+:\d+)"', re.MULTILINE)

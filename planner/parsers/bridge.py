@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executor.parsers.hollow import Hollow, pretend, pretend_gpu
-from executor.parsers.megatron import STAGES, kernels, stages, with_transformer_engine
+from planner.parsers.hollow import Hollow, pretend, pretend_gpu
+from planner.parsers.megatron import STAGES, kernels, stages, with_transformer_engine
 
 UNUSED = (
     "datasets", "diffusers", "hydra", "megatron.energon", "nvidia_resiliency_ext", "peft", "rich",

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
-from executor.parsers import client, main
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
+from planner.parsers import client, main
 from tests.unit.planner.engines.priced import priced
 from topology.cluster import Cluster
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from executor.rehearsal.batches import Batches, Request
-from executor.rehearsal.http import DONE, HttpRequest, event, reply, serve, start_stream
-from executor.rehearsal.script import RehearsalScript
+from planner.rehearsal.batches import Batches, Request
+from planner.rehearsal.http import DONE, HttpRequest, event, reply, serve, start_stream
+from planner.rehearsal.script import RehearsalScript
 from topology.base.errors import InputError
 
 BATCH_FLAGS = ("--max-num-seqs", "--max-running-requests", "--max_batch_size")

@@ -15,11 +15,11 @@ from costmodel.serving.simulation.replica import Replica
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
-from executor.rehearsal.batches import Batches, Request
-from executor.rehearsal.http import asking, events
-from executor.rehearsal.programs import program_work
-from executor.rehearsal.router import workers_of
-from executor.rehearsal.script import (
+from planner.rehearsal.batches import Batches, Request
+from planner.rehearsal.http import asking, events
+from planner.rehearsal.programs import program_work
+from planner.rehearsal.router import workers_of
+from planner.rehearsal.script import (
     ClientLoad,
     LocalPort,
     MeasuredRequests,
@@ -27,7 +27,7 @@ from executor.rehearsal.script import (
     read_script,
     write_script,
 )
-from executor.rehearsal.server import check_words, run_server
+from planner.rehearsal.server import check_words, run_server
 from topology.base.decode import read_json, structure
 from topology.base.errors import InputError
 

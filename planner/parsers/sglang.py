@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from executor.parsers.commands import command_words, refuse_deprecated
-from executor.parsers.hollow import Hollow, HollowEnum, pretend
+from planner.parsers.commands import command_words, refuse_deprecated
+from planner.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = ("triton", "zmq", "IPython", "aiohttp")
 """What its parser imports and never calls."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from executor.parsers.hollow import pretend
+from planner.parsers.hollow import pretend
 
 pretend()
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from executor.parsers.hollow import Hollow, pretend, pretend_gpu
+from planner.parsers.hollow import Hollow, pretend, pretend_gpu
 
 KERNELS = ("triton",)
 SOURCED = 'set -eu; source "./$1"; printf "%s\\0" "${MEGATRON_ARGS[@]}"; printf "\\0"; env -0'

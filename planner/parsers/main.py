@@ -46,9 +46,9 @@ def answer(derive: Derive, case: Case) -> dict[str, Any]:
 
 def alone() -> None:
     """Name this folder's package, so that its files are found and nothing else of who asks."""
-    package = types.ModuleType("executor")
+    package = types.ModuleType("planner")
     package.__path__ = [str(Path(__file__).parents[1])]
-    sys.modules["executor"] = package
+    sys.modules["planner"] = package
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
         RANK="0", LOCAL_RANK="0", MASTER_ADDR="localhost", MASTER_PORT="1", DS_ACCELERATOR="cpu"
     )
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        derive: Derive = importlib.import_module(f"executor.parsers.{sys.argv[1]}").derive
+        derive: Derive = importlib.import_module(f"planner.parsers.{sys.argv[1]}").derive
         for line in sys.stdin:
             case = json.loads(line)
             os.environ["WORLD_SIZE"] = str(case["gpus"])

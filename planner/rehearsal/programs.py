@@ -1,6 +1,6 @@
 """The programs of a rehearsal, in place of those that a saved deployment starts.
 
-    python -m executor.rehearsal.programs PROGRAM WORDS…
+    python -m planner.rehearsal.programs PROGRAM WORDS…
 
 `PROGRAM` is what a script says (vllm, python, trtllm-serve, srun, vllm-router, nginx, curl); found first on
 the PATH, a stand-in of that name comes here with the script's own words.
@@ -15,12 +15,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
-from executor.rehearsal.client import run_client
-from executor.rehearsal.http import asking
-from executor.rehearsal.router import run_router, workers_of
-from executor.rehearsal.script import NODE, RehearsalScript, read_script
-from executor.rehearsal.server import WORKER_FLAGS, after, check_words, run_server
 from planner.engines.quoting import shell
+from planner.rehearsal.client import run_client
+from planner.rehearsal.http import asking
+from planner.rehearsal.router import run_router, workers_of
+from planner.rehearsal.script import NODE, RehearsalScript, read_script
+from planner.rehearsal.server import WORKER_FLAGS, after, check_words, run_server
 from topology.base.errors import InputError
 
 PROGRAMS: Final = ("vllm", "python", "trtllm-serve", "srun", "vllm-router", "nginx", "curl")
@@ -34,7 +34,7 @@ def write_programs(folder: Path) -> None:
         start = shell(sys.executable)
         path = folder / name
         path.write_text(
-            f'#!/bin/sh\nexec {start} -P -m executor.rehearsal.programs {name} "$@"\n', encoding="utf-8"
+            f'#!/bin/sh\nexec {start} -P -m planner.rehearsal.programs {name} "$@"\n', encoding="utf-8"
         )
         path.chmod(0o755)
 
