@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from planner.formats.settings import Setting, whole_or_none
 
@@ -59,7 +60,7 @@ def variables_of(settings: Sequence[Setting]) -> dict[str, str]:
     {'MODEL': 'a/b', 'SEQ': '4096', 'TP': '2'}
     """
     given: dict[str, set[str]] = {}
-    for setting, after in zip(settings, (*settings[1:], None), strict=True):
+    for setting, after in zip_longest(settings, settings[1:]):
         outer, _, key = setting.name.rpartition(".")
         table = outer.rpartition(".")[2].removesuffix("[]")
         text = str(setting.value)
