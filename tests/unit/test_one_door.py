@@ -46,6 +46,7 @@ READS_ELSEWHERE = {
     "app/entry/other_words.py": "a table of the package",
     "app/pages/question/history.py": "parts of the package",
     "app/pages/base/take_pictures.py": "parts of the package",
+    "app/pages/base/reachable.py": "a part of the package",
     "planner/search/origin.py": "files of the package",
     "planner/launch/cloud.py": "text of a program that is written, not run",
     "costmodel/kernels/tables.py": "tables of the package",
