@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.case import Workload
+from costmodel.kernels.collectives import OPS
 from costmodel.layout import (
     AXIS_ORDERS,
     CP_KINDS,
@@ -140,7 +141,7 @@ def neighbours_are_best(problem: Problem) -> bool:
     """Whether no group is faster for being spread: equal links inside a domain, ever thinner ones beyond it.
 
     Hosts on PCIe or bridged pairs may be slower inside than their NICs are, and a user's own measurements of
-    collectives may say anything.
+    collectives on such GPUs may say anything.
     """
     h = problem.cluster.hierarchy
     rates = [h.scaleup.bandwidth_bytes_per_s, *(level.uplink_bytes_per_s for level in h.levels)]
@@ -149,7 +150,7 @@ def neighbours_are_best(problem: Problem) -> bool:
         h.symmetric
         and equal_inside
         and rates == sorted(rates, reverse=True)
-        and not problem.case.cal.measurements
+        and not any(problem.case.cal.measured(op, h.gpu) for op in OPS)
     )
 
 

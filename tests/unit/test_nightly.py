@@ -39,6 +39,14 @@ def test_every_test_that_tries_a_share_is_in_the_nightly_run() -> None:
     assert left_out == []
 
 
+def test_a_schedule_runs_what_the_suite_leaves_out() -> None:
+    """The workflow that runs every night calls it; random properties run there with all their cases too."""
+    workflow = (ROOT / ".github" / "workflows" / "certify.yml").read_text(encoding="utf-8")
+    assert "cron:" in workflow
+    assert "run: make nightly" in workflow
+    assert "MESHPLAN_NIGHTLY=1 python -m pytest tests/property tests/oracle" in workflow
+
+
 def test_paths_of_the_nightly_run_exist() -> None:
     assert [path for path in nightly_paths() if not path.exists()] == []
 

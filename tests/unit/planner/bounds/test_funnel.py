@@ -1,9 +1,12 @@
 """Each step of the funnel leaves out less than the step before: no layout beats the bound of what it came from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.measurement import Measurement
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout, Schedule, num_microbatches
 from costmodel.models.catalog import model
@@ -15,6 +18,7 @@ from planner.bounds.funnel import (
     compute_times,
     degrees_of,
     least_bubble,
+    neighbours_are_best,
     placed_times,
     smallest_bubble,
     smallest_memory,
@@ -95,3 +99,23 @@ def test_a_single_microbatch_may_hold_less_than_its_activations() -> None:
         split = StageSplit(layers_of_stage=((3,),), recompute_of_stage=(0,))
         peaks.append(float(memory_of_stages(costs, split).max()))
     assert np.all(smallest_memory(s, LayoutTable.from_rows(layouts)) <= min(peaks) * (1 + 1e-9))
+
+
+@pytest.mark.parametrize(
+    ("what", "gpu", "bounded"),
+    [
+        ("gemm", "cpu", True),
+        ("all_reduce", "cpu", True),
+        ("gemm", "h100-sxm", True),
+        ("all_reduce", "h100-sxm", False),
+    ],
+)
+def test_measurements_of_other_machines_bound_nothing_less(what: str, gpu: str, bounded: bool) -> None:
+    """Only collectives that were measured on the GPU of the problem may be faster for being spread."""
+    measured = Measurement(
+        what=what, cluster="c", gpu=gpu, inputs={"bytes": 1e6, "size": 2, "stride": 1}, value=1e-3, unit="s",
+        repeats=3, p10=1e-3, p50=1e-3, p90=1e-3,
+    )  # fmt: skip
+    at = problem("llama-3.1-8b", "megatron-core")
+    mine = replace(at, case=replace(at.case, cal=replace(CAL, measurements=(measured,))))
+    assert neighbours_are_best(mine) is bounded
