@@ -46,8 +46,23 @@ def headline(request: PlanRequest, working_gpus: int | None = None) -> str:
         where = f"{working_gpus:,} of {where}"
     launched = () if request.engine in (FREE, engine_of_stack(request.stack)) else (f"for {request.engine}",)
     return " · ".join(
-        (f"{request.model.name} on {where}", batch, job.precision, *unusual(job), request.stack, *launched)
+        (
+            f"{request.model.name} on {where}", batch, job.precision, *unusual(job), request.stack,
+            *_switches(request), *launched,
+        )
+    )  # fmt: skip
+
+
+def _switches(request: PlanRequest) -> tuple[str, ...]:
+    """Switches that the question sets, the first by name and value, the rest counted."""
+    named = [f"{name} {value}" for name, value in request.switches.items()]
+    shown, further = named[:SWITCHES_NAMED], len(named) - SWITCHES_NAMED
+    return (
+        (*shown, f"{further} more {'switch' if further == 1 else 'switches'}") if further > 0 else (*shown,)
     )
+
+
+SWITCHES_NAMED = 2
 
 
 def unusual(job: TrainingJob) -> tuple[str, ...]:

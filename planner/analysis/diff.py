@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from costmodel.estimate import TimeBreakdown
 from costmodel.layout import layout_record
+from costmodel.switches.profile import switches_of
 from planner.campaign.finish import campaign_or_none
 from planner.engines.fields import job_facts
-from planner.plan import Plan
+from planner.plan import Plan, stack_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,8 @@ def diff(first: Plan, second: Plan) -> PlanDiff:
 
 def changed_choices(first: Plan, second: Plan) -> Mapping[str, tuple[Any, Any]]:
     """Every choice that differs, by name: of the request, of the layout, of the stages."""
-    a, b = _choices(first), _choices(second)
+    stated = {**first.request.switches, **second.request.switches}
+    a, b = (_choices(plan) | _switches(plan, stated) for plan in (first, second))
     return {name: (a.get(name), b.get(name)) for name in (a | b) if a.get(name) != b.get(name)}
 
 
@@ -74,6 +76,12 @@ def _choices(plan: Plan) -> dict[str, Any]:
         "layers_of_stage": list(plan.layers_of_stage),
         "recompute_of_stage": list(plan.recompute_of_stage),
     }
+
+
+def _switches(plan: Plan, stated: Iterable[str]) -> dict[str, str]:
+    """The value that a plan's engine has of switches that either plan states."""
+    mine = {**switches_of(stack_of(plan.request)), **plan.request.switches}
+    return {f"switch.{name}": mine.get(name, "") for name in stated}
 
 
 def _quantities(plan: Plan) -> dict[str, float | None]:

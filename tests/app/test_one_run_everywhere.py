@@ -20,6 +20,7 @@ from app.reports.answer import render
 from app.reports.plan import plan_answer
 from costmodel.campaign.record import KEPT, Campaign
 from planner.analysis.capacity import Limits, capacity
+from planner.analysis.diff import diff
 from planner.analysis.sweep import Point
 from planner.campaign.finish import campaign_or_none
 from planner.plan import Plan, from_json
@@ -229,3 +230,16 @@ def test_a_plan_without_an_end_has_no_bill_and_a_known_price(
     text = render(diff_answer(replace(plan, campaign=run), endless), "table")
     assert "$ of the whole run" in text
     assert "no price" not in text
+
+
+def test_switches_that_were_set_are_told_apart(questions: tuple[tuple[Plan, Limits], ...]) -> None:
+    """Two plans that differ in a switch say so, and the question names it."""
+    plan, _ = questions[0]
+    other = replace(
+        plan, request=replace(plan.request, switches={"attention_kernel": "fa2", "loss": "chunked:8"})
+    )
+    choices = diff(plan, other).choices
+    assert choices["switch.attention_kernel"] == ("native", "fa2")
+    assert choices["switch.loss"][1] == "chunked:8"
+    assert "attention_kernel fa2 · loss chunked:8" in plan_headline.headline_of(other)
+    assert not diff(other, other).choices
