@@ -25,6 +25,7 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "socket_skew_s": (0.00015, 0.0, 6e-4),
     "network_in_step": (1.0, 0.9, 1.4),
     "p2p_exposed": (2.0, 0.5, 3.0),
+    "p2p_latency_s": (0.0001, 1e-5, 3e-4),
     "p2p_overlapped": (0.25, 0.0, 0.6),
     "step_fixed_s": (0.006, 0.0, 0.03),
     "jitter": (0.004, 0.0, 0.012),

@@ -48,6 +48,7 @@ class Constants:
     exchange_processors: float
     gradient_window: float
     p2p_exposed: float
+    p2p_latency_s: float
     p2p_overlapped: float
     optimizer_bytes: float
     step_fixed_s: float

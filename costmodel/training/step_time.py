@@ -276,7 +276,7 @@ def _sends(f: Features, c: Constants) -> Vector:
     """Exposed pipeline sends of a step; a stack that overlaps interleaved sends shows a part of them."""
     e, n = f.environment, f.layout_numbers
     alone = f.send_s[f.replication] + f.send_s_per_byte[f.replication] * stage_message_bytes(f)
-    values = c.p2p_exposed * alone
+    values = c.p2p_exposed * alone + c.p2p_latency_s
     P, M, V = n.pp, n.num_microbatches, n.virtual_stages
     shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
     return np.asarray(values * waited_sends(P, M, V, shown))

@@ -14,7 +14,7 @@ KEPT = Path(__file__).parents[4] / "docs" / "data" / "cross_validation.csv"
 LEAST_SPEARMAN, MOST_REGRET = 0.9, 0.03
 VENDORS_LOSE = pytest.mark.xfail(
     strict=True,
-    reason="3.2 %: vTrain's small steps, where a layer of twice the width takes less, and FSDP of Qwen3-235B",
+    reason="3.03 %: vTrain's small steps, where a layer of twice the width takes less, and FSDP of Qwen3-235B",
 )
 
 
