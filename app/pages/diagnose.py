@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.analysis.diagnosed_uploads import MOST_TRACES_MIB, diagnosed_upload
+from app.analysis.diagnosed_uploads import diagnosed_upload
 from app.figures.diagnosis import residual_waterfall, step_lanes
 from app.figures.diagnosis_view import DiagnosisView
 from app.pages.base.frame import asked, draw, guarded, plain
 from app.pages.base.sections import show_section
 from app.reports.answer import Section
+from app.requests.upload_sizes import MOST_TRACE_MIB
 from planner.questions.flags import Flags
 
 
@@ -22,7 +23,7 @@ def render() -> None:
     files = st.file_uploader(
         "Traces of one or many ranks, flight records, memory snapshots, samples of GPUs; beside them the "
         "script or plan of the job. Nothing of them is run.",
-        accept_multiple_files=True, key="diagnose_files", max_upload_size=MOST_TRACES_MIB,
+        accept_multiple_files=True, key="diagnose_files", max_upload_size=MOST_TRACE_MIB,
     )  # fmt: skip
     if not files:
         st.info(
