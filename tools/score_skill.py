@@ -83,7 +83,7 @@ def _bytes() -> Iterator[Made]:
         yield (
             f"How many bytes of KV cache does one token of {name} take in bf16, on all layers together?",
             [("memory", {"name": name})],
-            lambda answers: float(answers[0]["cache_bytes_per_token"]),
+            lambda answers: float(answers[0]["cache"]["bytes_per_further_token"]),
             partial(_cached_bytes, name),
         )
     for name in (
