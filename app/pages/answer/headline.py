@@ -222,7 +222,7 @@ def _price_note(plan: Plan) -> str:
 def tile_difference(
     plan: Plan, baseline: Plan | None, number: Number
 ) -> tuple[str | None, DeltaColor | FitColour]:
-    """The difference to the baseline and the colour of its tile, which is the verdict's where there is none."""
+    """Difference to the baseline and the colour of the tile: the verdict's where there is none."""
     change, colour = delta(plan, baseline, number)
     return change, colour if change or not number.verdict else number.colour
 
