@@ -125,7 +125,7 @@ def listen(typed: Sequence[str]) -> None:
         config.get_option("server.corsAllowedOrigins") if config.get_option("server.enableCORS") else ["*"]
     )
     house = House(
-        hosts=house_names(address, allowed), origins=frozenset(origins), token=token, held_bytes=held_bytes
+        hosts=house_names(address, allowed), origins=frozenset(origins), token=token, held_files=held_files
     )
 
     @asynccontextmanager
@@ -155,12 +155,12 @@ def settled_options(typed: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def held_bytes(session: str) -> int:
-    """Bytes of the files that a session has uploaded and that are kept."""
+def held_files(session: str) -> list[int]:
+    """Sizes of the files that a session has uploaded and that are kept, bytes."""
     from streamlit.runtime import get_instance
 
     files: Any = get_instance().uploaded_file_mgr
-    return sum(len(file.data) for file in files.file_storage.get(session, {}).values())
+    return [len(file.data) for file in files.file_storage.get(session, {}).values()]
 
 
 def warm_up() -> None:

@@ -1,6 +1,6 @@
 """Every page of the dashboard in every state, seen in Chromium: run `python benchmarks/look_dashboard.py`.
 
-At 1280, 1920 and 390 pixels, light and dark, each state is drawn and kept as a picture for somebody to look
+At every one of `WIDTHS`, light and dark, each state is drawn and kept as a picture for somebody to look
 at; what can be told without eyes is checked: no text lies on another, none is cut off, no tab or chart
 leaves the page, nothing scrolls sideways, nothing broke. Findings are listed; the exit status is 1 with any.
 """
@@ -24,8 +24,13 @@ MOST_HEIGHT = 6000
 MIXED = "model=deepseek-v3&gpus=2048&global_batch_size=4096&stack=megatron-core"
 LARGE = "model=llama-3.1-405b&gpus=16384&global_batch_size=2048"
 JOBS = ROOT / "tests" / "unit" / "planner" / "audit" / "files"
-DROPPED = {"audited": JOBS / "deepseek_v3.sh", "audited log": JOBS / "megatron.log"}
-"""Files that are dropped on a page once it stands, by state."""
+TRACES = ROOT.parent / "shared" / "data" / "traces" / "cpu" / "gloo4_slow_rank"
+DROPPED = {
+    "audited": [JOBS / "deepseek_v3.sh"],
+    "audited log": [JOBS / "megatron.log"],
+    "diagnosed": sorted(TRACES.glob("rank*.json.gz")),
+}
+"""Files that are dropped on a page once it stands, by state; traces where the data of this checkout are."""
 INTERLEAVED = "tp=4&pp=4&virtual_stages=5&microbatch_size=1"
 
 SETTLED = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"
@@ -74,6 +79,8 @@ def states() -> dict[str, str]:
         "audit": "audit",
         "audited": "audit?model=llama-3.1-8b&gpus=8",
         "audited log": "audit?model=llama-3.1-8b&gpus=8",
+        "diagnose": "diagnose",
+        **({"diagnosed": "diagnose"} if DROPPED.get("diagnosed") else {}),
         "compare nothing": "compare",
         "compare": f"compare?with={small}&with={larger}",
         "campaign": "campaign?model=llama-3.1-8b&gpus=8&frontier=true",
@@ -120,13 +127,15 @@ def write_run(folder: Path) -> None:
     (folder / "status.json").write_text(json.dumps(status), encoding="utf-8")
 
 
-def look(page: Any, url: str, shot: Path, width: int, dropped: Path | None = None) -> list[tuple[str, str]]:
+def look(page: Any, url: str, shot: Path, width: int, dropped: Sequence[Path] = ()) -> list[tuple[str, str]]:
     """Draw a state, keep its pictures, and tell what is wrong with it."""
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(url)
     page.wait_for_function(SETTLED)
-    if dropped is not None:
-        page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(str(dropped))
+    if dropped:
+        page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(
+            [str(path) for path in dropped]
+        )
         page.wait_for_timeout(1000)
         page.wait_for_function(SETTLED)
     page.wait_for_timeout(300)
@@ -160,7 +169,7 @@ def look_at_all(wanted: Mapping[str, str], widths: Sequence[int], base: str, out
             page = context.new_page()
             for width in widths:
                 shot = out / name.replace(" ", "-").replace("?", "").replace(",", "")
-                found = look(page, f"{base}/{query}", shot, width, DROPPED.get(name))
+                found = look(page, f"{base}/{query}", shot, width, DROPPED.get(name, ()))
                 count += len(found)
                 for what, where in found:
                     print(f"{name:28} {width:>5} px  {what}: {where}", flush=True)

@@ -2,9 +2,10 @@
 
 `python tools/score_skill.py ANSWERS.jsonl` prints it; a line of it is
 `{"id": "bytes-01", "answer": 327680}`.
-What is right is computed here: by arithmetic of the published configuration, by a search of the library, or
-by reading the log; never by the tool that is asked. Without a file the questions are written to
-`skills/meshplan/tasks.json`.
+What is right of *bytes*, *illegal*, *flag* and *log* (32 questions) is independent of the planner: arithmetic
+of published figures, divisions, another project's flags, the text of a log. *Fit*, *faster* and *fewest* (28)
+are questions of consistency: the planner's own estimate and search, called as a library.
+Without a file the questions are written to `skills/meshplan/tasks.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Task:
         question: As an agent is asked.
         calls: Of tools, that answer it.
         read: The answer in their documents.
-        oracle: What is right, computed otherwise.
+        oracle: What is right, without the tools.
     """
 
     id: str
@@ -83,7 +84,7 @@ def _bytes() -> Iterator[Made]:
         yield (
             f"How many bytes of KV cache does one token of {name} take in bf16, on all layers together?",
             [("memory", {"name": name})],
-            lambda answers: float(answers[0]["cache_bytes_per_token"]),
+            lambda answers: float(answers[0]["cache"]["bytes_per_further_token"]),
             partial(_cached_bytes, name),
         )
     for name in (
@@ -111,12 +112,16 @@ def _cached_bytes(name: str) -> float:
     return 2.0 * attention.num_key_value_heads * attention.head_dim * spec.num_layers * 2
 
 
+PUBLISHED_PARAMETERS: Final[Mapping[str, int]] = {
+    "llama-3.1-8b": 8_030_261_248, "llama-3.1-70b": 70_553_706_496, "llama-3.1-405b": 405_853_388_800,
+    "mixtral-8x7b": 46_702_792_704, "deepseek-v3": 671_026_419_200, "qwen3-32b": 32_762_123_264,
+}  # fmt: skip
+"""Totals of the safetensors indices on the models' pages; deepseek-v3 without its MTP module."""
+
+
 def _state_bytes(name: str) -> float:
     """2 of weights, 4 of gradients, 12 of master weights and moments, a parameter."""
-    from costmodel.models.catalog import model
-    from costmodel.models.parameters import parameter_count
-
-    return (2 + 4 + 12) * float(parameter_count(model(name)))
+    return (2 + 4 + 12) * float(PUBLISHED_PARAMETERS[name])
 
 
 def _given(name: str, gpus: int, settings: Mapping[str, int | str]) -> Call:

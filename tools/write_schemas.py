@@ -51,7 +51,7 @@ QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "topology": (("--gpus", "16"), ("--gpu", "gb200", "--gpus", "72")),
 }
 """Questions by command; the answers to them give its schema."""
-VERSIONS: Final[Mapping[str, int]] = {}
+VERSIONS: Final[Mapping[str, int]] = {"memory": 2}
 """Of a schema; 1 where nothing is said."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 MAPS: Final = frozenset({"pins", "hidden_s", "pruned", "floors_s", "limits", "switches", "step_parts_s"})

@@ -18,18 +18,18 @@ from typing import Final
 
 from app.actions.door import require_long
 from app.errors import ANSWERED, INTERRUPTED
+from app.requests.upload_sizes import MOST_TRACE_MIB
 from app.terminal.progress import lives_on
 from topology.base.errors import InputError
 
 RUN_FOLDER = "MESHPLAN_RUN"
 PLAN_VARIABLE = "MESHPLAN_PLAN"
 DASH_TOKEN = "MESHPLAN_TOKEN"  # noqa: S105 - the name of a variable
-MOST_UPLOAD_MIB = 2
 
 SETTINGS: Final[Mapping[str, str | int | bool]] = {
     "server.address": "127.0.0.1",
     "server.port": 8501,
-    "server.maxUploadSize": MOST_UPLOAD_MIB,
+    "server.maxUploadSize": MOST_TRACE_MIB,
     "server.maxMessageSize": 32,
     "server.maxWidgetStateSize": 1,
     "server.disconnectedSessionTTL": 60,

@@ -19,6 +19,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
@@ -27,7 +28,9 @@ SHORTEST_TOKEN: Final = 16
 MOST_SESSIONS: Final = 128
 MOST_SESSIONS_OF_ONE: Final = MOST_SESSIONS // 2
 MOST_HELD_BYTES: Final = 32 * MIB
-"""Uploads of one session that the server keeps; each is limited by Streamlit as well."""
+"""Uploads of one session that the server keeps, of files no larger than a description."""
+MOST_HELD_TRACES_BYTES: Final = 256 * MIB
+"""All uploads of one session, where the next is larger than a description."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -37,12 +40,12 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class House:
-    """What the door goes by: our names, pages that may call us, what opens it, bytes that a session holds."""
+    """What the door goes by: our names, pages that may call us, what opens it, sizes of a session's files."""
 
     hosts: frozenset[str]
     origins: frozenset[str] = frozenset()
     token: str | None = None
-    held_bytes: Callable[[str], int] = field(default=lambda _session: 0)
+    held_files: Callable[[str], Sequence[int]] = field(default=lambda _session: ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,7 @@ def refusal(scope: Scope, house: House) -> HttpRefusal | None:
             status=401,
             reason=f"add ?{TOKEN}=… to the address: the token was printed where the dashboard was started",
         )
-    if scope.get("method") == "PUT" and _held_by_uploader(scope["path"], house) >= MOST_HELD_BYTES:
+    if scope.get("method") == "PUT" and not _has_room(scope, house):
         return HttpRefusal(status=413, reason="this page holds too many uploads: load it again")
     return None
 
@@ -202,10 +205,19 @@ def _cookie_value(token: str) -> str:
     return hashlib.sha256(f"meshplan dashboard {token}".encode()).hexdigest()
 
 
-def _held_by_uploader(path: str, house: House) -> int:
-    """Bytes that the session of an upload's path holds already; 0 for other paths."""
-    parts = path.rsplit("/", 3)
-    return house.held_bytes(parts[2]) if len(parts) == 4 and parts[1] == "upload_file" else 0
+def _has_room(scope: Scope, house: House) -> bool:
+    """Whether the session of an upload's path may send as much as the request says; True of other paths.
+
+    Small files are counted alone. A larger one counts with all files: a request may say more than it sends.
+    """
+    parts = scope["path"].rsplit("/", 3)
+    if len(parts) != 4 or parts[1] != "upload_file":
+        return True
+    sizes, most = house.held_files(parts[2]), MOST_UPLOAD_MIB * MIB
+    length = "".join(_header(scope, "content-length"))
+    if length.isdecimal() and int(length) <= most:
+        return sum(size for size in sizes if size <= most) < MOST_HELD_BYTES
+    return sum(sizes) < MOST_HELD_TRACES_BYTES
 
 
 def _header(scope: Scope, name: str) -> list[str]:

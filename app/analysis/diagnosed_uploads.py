@@ -11,12 +11,11 @@ from app.analysis.diagnose import DiagnoseQuestion, diagnosis_of
 from app.figures.diagnosis_view import DiagnosisView, diagnosis_view
 from app.reports.answer import Section
 from app.reports.diagnose import diagnose_answer
+from app.requests.upload_sizes import MOST_TRACE_MIB
 from planner.questions.flags import Flags
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
-MOST_TRACES_MIB = 64
-"""Of one file, packed: a few steps of a rank; longer recordings are read by the command line."""
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]|^[.]+")
 
 
@@ -27,8 +26,8 @@ def diagnosed_upload(
     with tempfile.TemporaryDirectory(prefix="meshplan-") as folder:
         paths = list[Path]()
         for name, content in files:
-            if len(content) > MOST_TRACES_MIB * MIB:
-                cause = f"it has {len(content):,} bytes, at most {MOST_TRACES_MIB} MiB are read here"
+            if len(content) > MOST_TRACE_MIB * MIB:
+                cause = f"it has {len(content):,} bytes, at most {MOST_TRACE_MIB} MiB are read here"
                 raise InputError(f"{name[:80]} is too large", cause, "use plan diagnose on the command line")
             plain = _NOT_OF_A_NAME.sub("_", PurePosixPath(name.replace("\\", "/")).name)[-80:] or "file"
             path = Path(folder) / plain

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import streamlit as st
 
 from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
-from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, draw_table, guarded, plain
+from app.pages.base.frame import asked, columns_of, draw, draw_table, guarded, plain
 from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
-from app.requests.uploads import MOST_ROWS
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
+from app.requests.uploads import read_runs_upload
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.left_out import ALL, LeftOut, left_out_errors
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
-from costmodel.accuracy.training_runs import read_rows, shipped_runs
+from costmodel.accuracy.training_runs import shipped_runs
 from costmodel.evidence.keys import engine_family
 from costmodel.evidence.table import RUNS, shipped_table
 from costmodel.kernels.tables import load_calibration
-from topology.base.errors import InputError
 from topology.base.units import format_seconds
 from topology.catalog import gpus
 
@@ -166,22 +164,8 @@ def shipped_results() -> list[RunResult]:
 
 
 def uploaded_results(name: str, content: bytes) -> list[RunResult]:
-    """Predictions of an uploaded table, read from a temporary file of ours."""
-    with tempfile.TemporaryDirectory(prefix="meshplan-") as folder:
-        path = Path(folder) / "runs.csv"
-        path.write_bytes(content)
-        try:
-            rows = read_rows(path)
-        except InputError as error:
-            shown = [text.replace(str(path), name) for text in (error.what, error.cause, error.fix)]
-            raise InputError(*shown) from None
-    if len(rows) > MOST_ROWS:
-        raise InputError(
-            what=f"{name} has too many rows",
-            cause=f"{len(rows):,} rows, at most {MOST_ROWS:,} here",
-            fix="use plan accuracy",
-        )
-    return asked(predict_rows, rows, load_calibration())
+    """Predictions of an uploaded table."""
+    return asked(predict_rows, read_runs_upload(name, content), load_calibration())
 
 
 def filtered(results: Sequence[RunResult]) -> list[RunResult]:

@@ -14,7 +14,6 @@ from app.pages.base.carried import add
 from app.pages.base.choices import require_all_read, text_box
 from app.pages.base.frame import (
     MOST_CACHED_PLANS,
-    MOST_UPLOAD_MIB,
     asked,
     draw,
     guarded,
@@ -28,6 +27,7 @@ from app.reports.answer import Section
 from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
 from app.reports.layout_words import layer_words
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from app.requests.uploads import ANCHOR_LOG, read_texts_upload
 from costmodel.layout import layout_words
 from planner.audit.audit import Audit, audited_texts, stack_level_of_log

@@ -14,13 +14,14 @@ from app.figures.step_time import waterfalls
 from app.limits import kept_words
 from app.pages.base.carried import MOST_COMPARED, carried, carry
 from app.pages.base.fit_colours import fit_tint
-from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, draw_table, guarded, plain, planned_answer
+from app.pages.base.frame import columns_of, draw, draw_table, guarded, plain, planned_answer
 from app.pages.base.sections import show_section
 from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL
 from app.quantities import format_percent, format_sum, format_usd
 from app.reports.answer import Section, Table
 from app.reports.layout_words import UNLIKE, layer_words
 from app.reports.plan_headline import cluster_of, headline_of, money_text
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_text

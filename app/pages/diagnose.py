@@ -6,25 +6,27 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.analysis.diagnosed_uploads import MOST_TRACES_MIB, diagnosed_upload
+from app.analysis.diagnosed_uploads import diagnosed_upload
 from app.figures.diagnosis import residual_waterfall, step_lanes
 from app.figures.diagnosis_view import DiagnosisView
 from app.pages.base.frame import asked, draw, guarded, plain
 from app.pages.base.sections import show_section
 from app.reports.answer import Section
+from app.requests.upload_sizes import MOST_TRACE_MIB
 from planner.questions.flags import Flags
 
 
 @guarded
 def render() -> None:
     """Draw the page."""
-    st.subheader("A step that was recorded", anchor=False)
+    hero = st.container()
     files = st.file_uploader(
         "Traces of one or many ranks, flight records, memory snapshots, samples of GPUs; beside them the "
         "script or plan of the job. Nothing of them is run.",
-        accept_multiple_files=True, key="diagnose_files", max_upload_size=MOST_TRACES_MIB,
+        accept_multiple_files=True, key="diagnose_files", max_upload_size=MOST_TRACE_MIB,
     )  # fmt: skip
     if not files:
+        hero.subheader("A step that was recorded", anchor=False)
         st.info(
             "Drop what torch.profiler, Nsight Systems or rocprofv3 recorded (a file for each rank, with its "
             "number in the name), a server's /metrics, or what nvidia-smi printed. With the script each part "
@@ -33,7 +35,8 @@ def render() -> None:
         )
         return
     headline, sections, view = diagnosis_of_files(tuple((file.name, file.getvalue()) for file in files))
-    show_diagnosis(headline, sections, view)
+    hero.header(plain(f"{headline[:1].upper()}{headline[1:]}."), anchor=False)
+    show_diagnosis(sections, view)
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading traces")  # type: ignore[untyped-decorator]
@@ -45,9 +48,8 @@ def diagnosis_of_files(
     return answer
 
 
-def show_diagnosis(headline: str, sections: Sequence[Section], view: DiagnosisView) -> None:
-    """Draw the verdict, the lanes, the residuals, and everything that `plan diagnose` says."""
-    st.markdown(f"**{plain(headline)}**")
+def show_diagnosis(sections: Sequence[Section], view: DiagnosisView) -> None:
+    """Draw the lanes, the residuals, and everything that `plan diagnose` says."""
     if view.lanes:
         draw(step_lanes(view), "diagnose_lanes")
     if view.residuals:

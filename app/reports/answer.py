@@ -17,6 +17,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
@@ -63,10 +64,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """Sentences, one a line, wrapped to the screen."""
+    """Sentences, one a line, wrapped; numbered if `ordered`, what follows a line break below."""
 
     title: str
     lines: tuple[str, ...]
+    ordered: bool = False
 
 
 Section: TypeAlias = Facts | Table | Lines
@@ -248,6 +250,18 @@ def _is_summary(section: Section) -> bool:
     return isinstance(section, Lines) and not section.title
 
 
+def _screen_item(text: str, width: int, mark: str) -> list[str]:
+    r"""A sentence behind its mark, and what belongs to it.
+
+    >>> _screen_item("late\nfix: start earlier", 80, "1.")
+    ['  1. late', '     fix: start earlier']
+    """
+    first, *further = text.split("\n")
+    rest = " " * (len(mark) + 3)
+    lines = list(_wrapped(first, width, first=f"  {mark} ", rest=rest))
+    return lines + [line for each in further for line in _wrapped(each, width, first=rest, rest=rest)]
+
+
 def _screen_section(section: Section, width: int, *, colour: bool) -> str:
     """Lay one section out: a title, then indented lines."""
     title = [_paint(section.title, f"{_BOLD};{_ACCENT}", colour=colour)] if section.title else []
@@ -256,7 +270,11 @@ def _screen_section(section: Section, width: int, *, colour: bool) -> str:
     elif isinstance(section, Table):
         body = _screen_table(section, width, colour=colour)
     else:
-        body = [line for text in section.lines for line in _wrapped(text, width, first="  · ", rest="    ")]
+        body = [
+            line
+            for number, text in enumerate(section.lines, 1)
+            for line in _screen_item(text, width, f"{number}." if section.ordered else "·")
+        ]
     return "\n".join([*title, *body])
 
 
@@ -348,12 +366,32 @@ def _markdown(answer: Answer) -> str:
 def _markdown_body(section: Section) -> str:
     """Give one section's body as Markdown."""
     if isinstance(section, Lines):
-        return "\n".join(f"- {line}" for line in section.lines)
+        return markdown_list(section.lines, ordered=section.ordered)
     if isinstance(section, Facts):
         return _markdown_table(("", ""), section.pairs, "ll")
     align = section.align or "l" + "r" * (len(section.columns) - 1)
     table = _markdown_table(section.columns, section.rows, align)
     return f"{table}\n\n{section.note}" if section.note else table
+
+
+def markdown_list(lines: Sequence[str], *, ordered: bool) -> str:
+    r"""A list of sentences; what follows a line break in one stays in its item, on a line of its own.
+
+    >>> markdown_list(("late\nfix: start earlier", "slow"), ordered=True).splitlines()
+    ['1. late\\', '   fix: start earlier', '2. slow']
+    """
+    marks = (f"{number}." if ordered else "-" for number in range(1, len(lines) + 1))
+    return "\n".join(
+        f"{mark} " + ("\\\n" + " " * (len(mark) + 1)).join(line.split("\n"))
+        for mark, line in zip(marks, lines, strict=True)
+    )
+
+
+def html_list(section: Lines) -> str:
+    """The same in HTML."""
+    tag = "ol" if section.ordered else "ul"
+    items = (escape(line).replace("\n", "<br>") for line in section.lines)
+    return f"<{tag}>" + "".join(f"<li>{item}</li>" for item in items) + f"</{tag}>"
 
 
 def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

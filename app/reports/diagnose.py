@@ -63,11 +63,9 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
         )
     sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
     sections += _memory_tables(side)
-    lines = []
-    for number, each in enumerate(side.findings[:MOST_FINDINGS], start=1):
-        lines += [f"{number}. {each.words}: {each.evidence}", f"fix: {each.fix}"]
+    lines = tuple(f"{each.words}: {each.evidence}\nfix: {each.fix}" for each in side.findings[:MOST_FINDINGS])
     if lines:
-        sections.append(Lines(title="Causes", lines=tuple(lines)))
+        sections.append(Lines(title="Causes", lines=lines, ordered=True))
     return Answer(
         headline=verdict,
         sections=tuple(sections),
@@ -168,11 +166,11 @@ def _model(model: ModelSize) -> str:
 
 def _findings(diagnosis: Diagnosis) -> Lines:
     """Causes, with what shows them and what cures them."""
-    lines = []
-    for number, each in enumerate(diagnosis.findings[:MOST_FINDINGS], start=1):
-        gain = _gain(diagnosis.job.step_s, each)
-        lines += [f"{number}. {each.words}: {each.evidence}{gain}", f"fix: {each.fix}"]
-    return Lines(title="Causes", lines=tuple(lines))
+    lines = tuple(
+        f"{each.words}: {each.evidence}{_gain(diagnosis.job.step_s, each)}\nfix: {each.fix}"
+        for each in diagnosis.findings[:MOST_FINDINGS]
+    )
+    return Lines(title="Causes", lines=lines, ordered=True)
 
 
 def _gain(step_s: float, finding: StepFinding) -> str:

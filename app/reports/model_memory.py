@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,9 @@ from topology.base.units import KIB, format_bytes, three_digits
 from topology.builders import build
 
 SERVER = "vllm"
-"""The engine whose cache is counted; its numbers are of two bytes."""
+"""The engine whose pages are counted; its numbers are of two bytes."""
+LONG_REQUEST = 2**20
+"""Tokens of a request that is longer than any window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +42,23 @@ class LayerBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CachedRequest:
+    """What a request keeps while it is served: bytes of any length, and of each further token.
+
+    Attributes:
+        engine: Whose pages they are.
+        fixed_bytes: Of states and full windows, however long the request is.
+        bytes_per_further_token: Of a token beyond every window.
+    """
+
+    engine: str
+    fixed_bytes: float
+    bytes_per_further_token: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMemory:
-    """State of the whole model before any split, activations by kind of layer, and the cache of a token."""
+    """State of the whole model before any split, activations by kind of layer, and the cache of a request."""
 
     model: str
     stack: str
@@ -51,7 +69,7 @@ class ModelMemory:
     gradients_bytes: float
     optimizer_bytes: float
     layers: tuple[LayerBytes, ...]
-    cache_bytes_per_token: float | None
+    cache: CachedRequest | None
 
     @property
     def state_bytes(self) -> float:
@@ -91,7 +109,7 @@ def model_memory(request: PlanRequest) -> ModelMemory:
             )
             for run, layer in zip(runs, pieces.layers, strict=True)
         ),
-        cache_bytes_per_token=_cache(request),
+        cache=_cache(request),
     )
 
 
@@ -100,8 +118,8 @@ def _number(quantity: Any) -> float:
     return float(np.ravel(quantity)[0])
 
 
-def _cache(request: PlanRequest) -> float | None:
-    """Bytes that a token keeps while it is served; None where nobody knows what serving the model costs."""
+def _cache(request: PlanRequest) -> CachedRequest | None:
+    """What a request keeps while it is served; None where nobody knows what serving the model costs."""
     try:
         deployment = Deployment(
             model=request.model,
@@ -111,7 +129,15 @@ def _cache(request: PlanRequest) -> float | None:
         )
     except InputError:
         return None
-    return kv_bytes_per_token(deployment, request.job.sequence_length)
+
+    def held(tokens: int) -> int:
+        """Bytes of a request."""
+        return round(kv_bytes_per_token(deployment, tokens) * tokens)
+
+    further = round(kv_bytes_per_token(deployment), 3)  # of an endless request: states are no share of it
+    last = bisect_right(range(1, 2 * LONG_REQUEST), held(LONG_REQUEST), key=held)  # that fits the same pages
+    fixed = round(held(last) - further * last)
+    return CachedRequest(engine=SERVER, fixed_bytes=fixed, bytes_per_further_token=further)
 
 
 def memory_answer(memory: ModelMemory) -> Answer:
@@ -124,9 +150,8 @@ def memory_answer(memory: ModelMemory) -> Answer:
         ("in all", memory.state_bytes),
     )
     pairs = [(name, f"{format_bytes(size)} · {size / each:.3g} bytes a parameter") for name, size in parts]
-    if memory.cache_bytes_per_token is not None:
-        cached = _small(memory.cache_bytes_per_token)
-        pairs.append(("cache", f"{cached} a token while it is served, in bf16"))
+    if memory.cache is not None:
+        pairs.append(("cache", _cache_words(memory.cache)))
     rows = tuple(
         (
             layer.kind,
@@ -149,6 +174,19 @@ def memory_answer(memory: ModelMemory) -> Answer:
         document=lambda: json_text(_record(memory)),
         records=(_record(memory),),
     )
+
+
+def _cache_words(cache: CachedRequest) -> str:
+    """What a request keeps, in words.
+
+    >>> _cache_words(CachedRequest(engine="vllm", fixed_bytes=0, bytes_per_further_token=131_072))
+    '128 KiB a token while it is served, in pages of vllm (bf16)'
+    """
+    pages = f"while it is served, in pages of {cache.engine} (bf16)"
+    token = _small(cache.bytes_per_further_token)
+    if not cache.fixed_bytes:
+        return f"{token} a token {pages}"
+    return f"{format_bytes(cache.fixed_bytes)} a request and {token} a further token {pages}"
 
 
 def _small(size_bytes: float) -> str:

@@ -59,7 +59,7 @@ def answer_html(answer: Answer, pictures: Sequence[str] = ()) -> str:
 
 def _section(section: Section) -> str:
     """One section's body."""
-    from app.reports.answer import Facts, Table
+    from app.reports.answer import Facts, Table, html_list
 
     if isinstance(section, Facts):
         return _table(("", ""), section.pairs, "ll")
@@ -67,7 +67,7 @@ def _section(section: Section) -> str:
         align = section.align or "l" + "r" * (len(section.columns) - 1)
         note = f"<p><small>{escape(section.note)}</small></p>" if section.note else ""
         return _table(section.columns, section.rows, align) + note
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in section.lines) + "</ul>"
+    return html_list(section)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:

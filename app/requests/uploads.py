@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from costmodel.accuracy.anchor import Anchor, fit_anchor
 from costmodel.accuracy.kept_anchors import with_levels
 from costmodel.accuracy.training import predict_rows
@@ -20,6 +21,7 @@ from costmodel.accuracy.training_runs import read_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.cells import Row
 from planner.audit.audit import Audit, audited_texts, stack_level_of_log
 from planner.plan import Plan, from_json
 from planner.questions.flags import Flags
@@ -31,7 +33,7 @@ from topology.spec import ClusterSpec
 
 T = TypeVar("T")
 
-MOST_BYTES = 2 * MIB
+MOST_BYTES = MOST_UPLOAD_MIB * MIB
 MOST_ROWS = 20_000
 ANCHOR_TABLE, ANCHOR_LOG = "runs.csv", "measured"
 """What the anchor of an uploaded table, and of an uploaded log, is called in a command."""
@@ -77,6 +79,15 @@ def read_texts_upload(files: Sequence[tuple[str, bytes]]) -> dict[str, str]:
     return texts
 
 
+def read_runs_upload(name: str, content: bytes) -> list[Row]:
+    """Read an uploaded table of runs."""
+    rows = _read(name, content, "runs.csv", read_rows)
+    if len(rows) > MOST_ROWS:
+        cause = f"{len(rows):,} rows, at most {MOST_ROWS:,} here"
+        raise InputError(f"{name} has too many rows", cause, "use plan accuracy")
+    return rows
+
+
 def read_anchor_upload(
     files: Sequence[tuple[str, bytes]], rest: Flags, compute: Callable[..., Any] = lambda f, *a: f(*a)
 ) -> Anchor:
@@ -89,10 +100,7 @@ def read_anchor_upload(
     """
     first, content = files[0]
     if first.lower().endswith(".csv"):
-        rows = _read(first, content, "runs.csv", read_rows)
-        if len(rows) > MOST_ROWS:
-            cause = f"{len(rows):,} rows, at most {MOST_ROWS:,} here"
-            raise InputError(f"{first} has too many rows", cause, "use plan accuracy")
+        rows = read_runs_upload(first, content)
         anchor = fit_anchor(compute(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
         return with_levels(anchor, first)
     audit: Audit = compute(audited_texts, read_texts_upload(files), rest)

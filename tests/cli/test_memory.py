@@ -1,6 +1,7 @@
 """`plan memory` says the bytes that published configurations give by hand."""
 
 import json
+import math
 
 import pytest
 
@@ -26,7 +27,30 @@ def memory_of(*words: str) -> dict:
 )
 def test_a_cached_token_is_what_the_configuration_says(name, numbers):
     """Grouped keys and values, or a latent, of two bytes each."""
-    assert memory_of(name)["cache_bytes_per_token"] == BF16 * numbers
+    cache = memory_of(name)["cache"]
+    assert cache == {"engine": "vllm", "fixed_bytes": 0, "bytes_per_further_token": BF16 * numbers}
+
+
+@pytest.mark.parametrize("length", ["1k", "256k"])
+def test_a_request_of_a_recurrent_model_keeps_its_states_however_long_it_is(length):
+    """Qwen3.5-27B: every fourth of 64 layers has keys and values of 4 groups of 256.
+
+    A state of the others (48 heads of 128 by 128 in fp32, and 3 columns of a convolution over 10,240) fills
+    a page of 784 tokens. vLLM gives every group of 16 layers one such page.
+    """
+    token = BF16 * 2 * 4 * 256
+    state = 4 * 48 * 128 * 128 + BF16 * 3 * (2 * 16 + 48) * 128
+    page = math.ceil(state / token / 16) * 16 * token
+    cache = memory_of("qwen3.5-27b", "--sequence-length", length)["cache"]
+    assert cache == {"engine": "vllm", "fixed_bytes": 48 * page, "bytes_per_further_token": 16 * token}
+
+
+def test_full_windows_are_a_part_of_every_request():
+    """Gemma 3 27B: 52 of 62 layers see 1,024 tokens, all have keys and values of 16 groups of 128."""
+    layer = BF16 * 2 * 16 * 128
+    cache = memory_of("gemma-3-27b")["cache"]
+    assert cache["fixed_bytes"] == pytest.approx(52 * 1024 * layer)
+    assert cache["bytes_per_further_token"] == pytest.approx(10 * layer)
 
 
 @pytest.mark.parametrize("name", ["8b", "70b", "mixtral-8x7b"])

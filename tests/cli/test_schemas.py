@@ -55,7 +55,7 @@ def test_an_older_answer_still_holds_to_the_schema_of_its_version(path):
 
 def test_an_answer_without_a_key_is_refused():
     """A schema that allows everything would say nothing."""
-    answer = json.loads((OLDER / "memory.v1.json").read_text(encoding="utf-8"))
+    answer = json.loads(plan("memory", "8b", "--json").stdout)
     del answer["weights_bytes"]
     assert problems(TOOL["file_of"]("memory"), answer) == ["$: 'weights_bytes' is a required property"]
 

@@ -54,7 +54,8 @@ class Number:
 
     `of_speed` numbers follow from the time of a step, so that a tie of two plans is a tie of these; `of_step`
     ones compare only where the steps hold the same tokens. A `band` and a
-    `verdict` stand in the tile, the second in its `colour`.
+    `verdict` stand in the tile, the second in its `colour`
+    where no change to a baseline has one.
     """
 
     label: str
@@ -79,12 +80,12 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
         show_pins(plan.layout)
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
-        change, colour = delta(plan, baseline, number)
+        change, colour = tile_difference(plan, baseline, number)
         words = " · ".join(filter(None, (change, number.band, number.verdict)))
         column.metric(
             number.label, number.text, words or None,
-            delta_color=number.colour if number.verdict else colour, help=number.note, border=True,
-            delta_arrow="auto" if change and not number.verdict else "off", height="stretch",
+            delta_color=colour, help=number.note, border=True,
+            delta_arrow="auto" if change else "off", height="stretch",
         )  # fmt: skip
     if baseline is not None:
         show_baseline(baseline)
@@ -216,6 +217,14 @@ def _price_note(plan: Plan) -> str:
     if unpriced(spec):
         return "No price is known for this GPU: set one under More."
     return f"At {price_text(spec)} per GPU-hour, {spec.price_as_of}"
+
+
+def tile_difference(
+    plan: Plan, baseline: Plan | None, number: Number
+) -> tuple[str | None, DeltaColor | FitColour]:
+    """Difference to the baseline and the colour of the tile: the verdict's where there is none."""
+    change, colour = delta(plan, baseline, number)
+    return change, colour if change or not number.verdict else number.colour
 
 
 def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None, DeltaColor]:

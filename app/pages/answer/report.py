@@ -9,7 +9,7 @@ from app.figures.measured.bands import narrowed_band
 from app.figures.memory import estimate_bars
 from app.figures.step_time import waterfall
 from app.figures.style import alt_text
-from app.reports.answer import Answer, Facts, Section, Table
+from app.reports.answer import Answer, Facts, Section, Table, html_list
 from app.reports.explain import explain_answer
 from app.reports.layout_words import layer_words
 from app.reports.plan import plan_answer
@@ -105,7 +105,7 @@ def _section(section: Section) -> str:
         rows = "".join(f"<tr>{_cells(row, align)}</tr>" for row in section.rows)
         note = f'<p class="note">{escape(section.note)}</p>' if section.note else ""
         return f"{title}<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{note}"
-    return f"{title}<ul>{''.join(f'<li>{escape(line)}</li>' for line in section.lines)}</ul>"
+    return f"{title}{html_list(section)}"
 
 
 def _cells(row: Sequence[str], align: str) -> str:

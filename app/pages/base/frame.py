@@ -30,7 +30,6 @@ Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
 MOST_CACHED_PLANS = 256
 SPINNER_AFTER_S = 0.25
-MOST_UPLOAD_MIB = 2
 MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
 _answered: dict[str, None] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.pages.base.frame import draw_table, plain
-from app.reports.answer import Answer, Facts, Section, Table
+from app.reports.answer import Answer, Facts, Section, Table, markdown_list
 
 
 def show_answer(answer: Answer) -> None:
@@ -27,8 +27,8 @@ def show_section(section: Section) -> None:
         if section.note:
             st.caption(plain(section.note))
     else:
-        for line in section.lines:
-            st.markdown(f"- {plain(line)}")
+        lines = ["\n".join(map(plain, line.split("\n"))) for line in section.lines]
+        st.markdown(markdown_list(lines, ordered=section.ordered))
 
 
 def show_facts(section: Facts) -> None:

@@ -9,7 +9,8 @@ import streamlit as st
 
 from app.pages.base.carried import carried, carry
 from app.pages.base.choices import KEPT, choose
-from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, AwaitedFileError, asked
+from app.pages.base.frame import MOST_CACHED_PLANS, AwaitedFileError, asked
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from app.requests.uploads import read_anchor_upload
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import kept_anchors

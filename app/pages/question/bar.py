@@ -13,7 +13,7 @@ import streamlit as st
 
 from app.pages.base.carried import carried, carry
 from app.pages.base.choices import choose, recall_is_over, text_box
-from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.base.frame import AwaitedFileError
 from app.pages.question.anchor import (
     MEASURED_FILE,
     NO_ANCHOR,
@@ -25,6 +25,7 @@ from app.pages.question.axes import choose_axes, pin
 from app.pages.question.history import show_history
 from app.pages.question.more import more_of_the_job
 from app.requests.links import apply_change
+from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.anchor import Anchor
 from costmodel.kernels.precisions import TRAINING

@@ -6,6 +6,7 @@ import pytest
 
 from app.actions.door import (
     MOST_HELD_BYTES,
+    MOST_HELD_TRACES_BYTES,
     MOST_SESSIONS,
     MOST_SESSIONS_OF_ONE,
     Door,
@@ -16,6 +17,7 @@ from app.actions.door import (
     token_for,
 )
 from topology.base.errors import InputError
+from topology.base.units import MIB
 
 KEY = "correct-horse-battery"
 HERE = House(hosts=house_names("127.0.0.1", []))
@@ -133,12 +135,22 @@ def test_a_token_that_protects_nothing_is_refused(token):
 
 def test_uploads_of_a_session_are_bounded():
     """What one session holds is the limit of that session, and of nobody else."""
-    full = door(
-        House(hosts=HERE.hosts, held_bytes=lambda session: MOST_HELD_BYTES if session == "one" else 0)
-    )
-    assert asked(full, path="/_stcore/upload_file/one/file", method="PUT")[0]["status"] == 413
+    held = {"one": [MIB] * (MOST_HELD_BYTES // MIB)}
+    full = door(House(hosts=HERE.hosts, held_files=lambda session: held.get(session, [])))
+    small = {"content-length": f"{MIB}"}
+    assert asked(full, path="/_stcore/upload_file/one/file", method="PUT", **small)[0]["status"] == 413
     assert asked(full, path="/_stcore/upload_file/two/file", method="PUT") == []
     assert asked(full, path="/_stcore/upload_file/one/file", method="DELETE") == []
+
+
+@pytest.mark.parametrize("length", [f"{3 * MIB}", "", "-1", "1e3"])
+def test_traces_have_a_room_of_their_own(length):
+    """A file of 3 MiB, or of a length that nobody knows: beside many small ones, not beside 256 MiB of any."""
+    held = {"small": [MIB] * (MOST_HELD_BYTES // MIB), "full": [MIB] * (MOST_HELD_TRACES_BYTES // MIB)}
+    house = door(House(hosts=HERE.hosts, held_files=lambda session: held[session]))
+    words = {"method": "PUT", "content-length": length}
+    assert asked(house, path="/_stcore/upload_file/small/file", **words) == []
+    assert asked(house, path="/_stcore/upload_file/full/file", **words)[0]["status"] == 413
 
 
 def test_sessions_are_bounded_and_one_visitor_leaves_room():

@@ -59,6 +59,9 @@ def test_dropped_files_say_what_the_command_line_says(recorded):
     assert headline.endswith(f"% of it goes to slow rank (rank {culprit})")
     assert [section.title for section in sections][1:3] == ["Causes", "Where a step goes"]
     assert len(view.lanes) == 4
+    causes = sections[1]
+    assert causes.ordered
+    assert all(line.count("\nfix: ") == 1 for line in causes.lines)
 
 
 def test_a_refusal_names_the_upload_and_no_folder():

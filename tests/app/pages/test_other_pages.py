@@ -31,7 +31,7 @@ from planner.questions.serving.understand import understand_serving
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
-from topology.base.units import format_seconds, three_digits
+from topology.base.units import MIB, format_seconds, three_digits
 from topology.builders import build, default_cluster
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -217,9 +217,11 @@ def test_uploaded_runs_are_predicted(open_page):
     assert not page.exception
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a,b\n1,2\n", b"id\n"], ids=range(4))
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00", b"a,b\n1,2\n", b"id\n", b" " * (2 * MIB + 1)], ids=range(5)
+)
 def test_a_bad_table_is_answered_in_three_lines(open_page, content):
-    """Empty, binary, or without the columns."""
+    """Empty, binary, without the columns, or larger than a table of runs may be."""
     page = open_page("accuracy")
     page.file_uploader(key="runs_file").upload(f"{HOSTILE}.csv", content)
     page.run()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from app.pages.answer.headline import delta, numbers
+from app.pages.answer.headline import delta, numbers, tile_difference
 from app.pages.executor import difference_to_plan
 from app.store.run_log import RunStep
 from costmodel.training.bands import tie_ratio
@@ -58,6 +58,15 @@ def test_each_number_is_grey_within_the_band_by_itself(pair: tuple[Plan, Plan], 
         if number.label in {"Step time", "Time to train"}:
             whole = max(2 * gain, 1 / (2 * gain)) <= tie_ratio()
             assert (colour == "off") == whole, number.label
+
+
+def test_more_memory_than_a_baseline_is_no_gain(pair: tuple[Plan, Plan]) -> None:
+    """Alone the tile of the peak is green where it fits; beside a baseline it is coloured as its change is."""
+    less, more = sorted(pair, key=lambda plan: plan.estimate.peak_memory_bytes)
+    (number,) = (each for each in numbers(more) if each.label == "Peak memory")
+    assert tile_difference(more, None, number) == (None, "green")
+    change, colour = tile_difference(more, less, number)
+    assert (str(change)[0], colour) == ("+", "inverse")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
