@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -77,9 +77,15 @@ class ModelMemory:
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
 
+MICROBATCHES = 2
+
+
 def model_memory(request: PlanRequest) -> ModelMemory:
-    """Memory of the model of a question as one GPU would hold it; nothing has to fit."""
-    model, job = request.model, request.job
+    """Memory of the model of a question as one GPU would hold it; nothing has to fit.
+
+    Activations are those of one microbatch of several: of an only one, gradients take the place of some.
+    """
+    model, job = request.model, replace(request.job, global_batch_size=MICROBATCHES)
     pieces = memory_pieces(Workload(model=model, job=job, stack=stack_of(request)), ParallelLayout())
     runs = layer_runs(model)
     counted = [(run.count, layer.state) for run, layer in zip(runs, pieces.layers, strict=True)]

@@ -68,3 +68,12 @@ def test_a_recomputed_layer_keeps_its_input_alone():
     (layer,) = memory_of("8b")["layers"]
     assert layer["activations_bytes_per_token_recomputed"] == BF16 * 4096
     assert layer["activations_bytes_per_token"] > layer["activations_bytes_per_token_recomputed"]
+
+
+@pytest.mark.parametrize("stack", ["pytorch", "megatron-core", "deepspeed"])
+@pytest.mark.parametrize("length", ["1024", "8192"])
+def test_a_recomputed_layer_keeps_its_input(stack: str, length: str) -> None:
+    """4,096 numbers in sixteen bits a token, whatever the length, and whatever gradients would replace."""
+    done = plan("memory", "llama-3.1-8b", "--stack", stack, "-s", length, "--json")
+    (layer,) = json.loads(done.stdout)["layers"]
+    assert layer["activations_bytes_per_token_recomputed"] == 2 * 4096
