@@ -2,7 +2,7 @@
 
 Run `python tools/draw_architecture.py` after a wing or an arrow between packages came or went. The order of
 the wings is that of the contracts in pyproject.toml, which `lint-imports` proves; arrows and third-party
-packages are read from the imports.
+packages are read from the imports, without those that a contract excepts by name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def packages(root: Path = ROOT) -> list[Package]:
     linted = project["tool"]["importlinter"]
     names = list(linted["root_packages"])
     graph = grimp.build_graph(*names, include_external_packages=True, cache_dir=None)
-    graph.remove_import(importer="app.__main__", imported="meshplan.__main__")  # a name of the same program
+    for importer, imported in _excepted(linted["contracts"]):
+        graph.remove_import(importer=importer, imported=imported)
     orders = {c["containers"][0]: c["layers"] for c in linted["contracts"] if "containers" in c}
     third = {name: _declared(graph, project, name) for name in names}
     found = []
@@ -83,6 +84,12 @@ def packages(root: Path = ROOT) -> list[Package]:
         only = tuple(sorted(third[name] - elsewhere))
         found.append(Package(name=name, rows=tuple(rows), imports=frozenset(imports), only_here=only))
     return sorted(found, key=lambda package: (len(package.imports), package.name))
+
+
+def _excepted(contracts: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Imports that the contracts except by name: of the same program, or of another interpreter."""
+    words = [each.split(" -> ") for contract in contracts for each in contract.get("ignore_imports", ())]
+    return [(importer, imported) for importer, imported in words]
 
 
 def _children(graph: grimp.ImportGraph, package: str) -> tuple[str, ...]:

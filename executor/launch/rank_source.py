@@ -18,13 +18,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from executor.training.worker import LAUNCHER, SERVE
 
-PR_SET_CHILD_SUBREAPER = 36  # of Linux's prctl(2)
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # of Linux's prctl(2)
 LOADED_S = 600.0
 """Longest wait for imports, from a shared file system that every node reads at once, say."""
 LOOK_S = 0.1
@@ -99,6 +100,9 @@ class RankSource:
     channel: socket.socket | None = None
     environment: Mapping[str, str] | None = None
     refused: bool = False
+    adopted_before: bool = False
+    sessions: set[int] = field(default_factory=set)
+    """Of what it has forked: whose orphans this process has adopted."""
 
     def rank(
         self,
@@ -116,7 +120,9 @@ class RankSource:
             return None
         if self.process is None or self.process.poll() is not None or self.environment != environment:
             self.close()
-            self._begin(command, environment)
+            if not self._begin(command, environment):
+                self.refused = True
+                return None
         assert self.channel is not None  # noqa: S101 - it has just begun
         text = json.dumps({"run_file": str(run_file), "environment": dict(place)})
         number = 0
@@ -124,6 +130,7 @@ class RankSource:
             self.channel.sendall(f"{text}\n".encode())
             number = self._answer(stopped)
         if number:
+            self.sessions.add(number)
             return ForkedRank(pid=number)
         self.refused = not stopped()
         self.close()
@@ -133,6 +140,7 @@ class RankSource:
         """End it, and whatever it has forked that nobody took."""
         if self.process is None or self.channel is None:
             return
+        server = self.process.pid
         self.process.kill()
         self.process.wait(LOADED_S)
         self.channel.settimeout(LOOK_S)
@@ -143,11 +151,23 @@ class RankSource:
                     ForkedRank(pid=number).wait()
         self.channel.close()
         self.process = self.channel = None
-        adopt(orphans=False)
+        for orphan, _ in list(orphans_in({server})):
+            ForkedRank(pid=orphan).kill()
+            ForkedRank(pid=orphan).wait()
+        self._reap()
+        adopt(orphans=self.adopted_before)
 
-    def _begin(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start the process, which imports."""
-        adopt(orphans=True)
+    def _reap(self) -> None:
+        """Take leave of adopted processes that have ended; a rank itself is its launcher's to wait for."""
+        for orphan, session in list(orphans_in(self.sessions)):
+            if orphan != session:
+                ForkedRank(pid=orphan).poll()
+
+    def _begin(self, command: Sequence[str], environment: Mapping[str, str]) -> bool:
+        """Start the process, which imports; false where this one may not adopt what that forks."""
+        self.adopted_before = adopts()
+        if not adopt(orphans=True):
+            return False
         self.channel, other = socket.socketpair()
         self.channel.settimeout(LOOK_S)
         self.environment = dict(environment)
@@ -159,6 +179,7 @@ class RankSource:
                 start_new_session=True,
                 pass_fds=(self.lock, other.fileno()),
             )
+        return True
 
     def _answer(self, stopped: Callable[[], bool]) -> int:
         """Number of the rank's process, 0 where there is none."""
@@ -185,8 +206,27 @@ def rank_source(lock: int) -> Iterator[RankSource]:
         source.close()
 
 
-def adopt(*, orphans: bool) -> None:
-    """Be the parent of descendants whose parents have ended, or no longer."""
+def adopt(*, orphans: bool) -> bool:
+    """Be the parent of descendants whose parents have ended, or no longer; false where that is refused."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
+    return prctl is not None and prctl(PR_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0) == 0
+
+
+def adopts() -> bool:
+    """Whether this process is the parent of descendants whose parents have ended."""
+    prctl, held = getattr(ctypes.CDLL(None), "prctl", None), ctypes.c_int()
+    return (
+        prctl is not None
+        and prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(held), 0, 0, 0) == 0
+        and held.value > 0
+    )
+
+
+def orphans_in(sessions: AbstractSet[int]) -> Iterator[tuple[int, int]]:
+    """Children of this process in some sessions, each with its session: others have children too."""
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            for child in map(int, path.read_text().split()):
+                with contextlib.suppress(ProcessLookupError):
+                    if (session := os.getsid(child)) in sessions:
+                        yield child, session

@@ -37,6 +37,7 @@ LOADED = (
 """What a rank imports before its first step ends, whatever the run; nothing that reads its settings."""
 OPTIONAL = ("torch.utils.tensorboard",)
 """What a rank uses where it is installed."""
+NO_RANK = b"0\n"
 
 
 def next_rank(descriptor: int, launcher: int) -> str:
@@ -52,7 +53,7 @@ def next_rank(descriptor: int, launcher: int) -> str:
     channel = socket.socket(fileno=descriptor)
     for line in channel.makefile("rb"):
         if not alone:
-            channel.sendall(b"0\n")
+            channel.sendall(NO_RANK)
         elif _becomes_rank(channel, launcher):
             asked = json.loads(line)
             os.environ.update(asked["environment"])
@@ -64,22 +65,28 @@ def _becomes_rank(channel: socket.socket, launcher: int) -> bool:
     """Fork a process that the launcher adopts once the process between is gone; whether this is it."""
     from executor.torch_internals.forked import cuda_forbids_fork
 
-    between = os.fork()
+    try:
+        between = os.fork()
+    except OSError:  # no process more, or no memory
+        channel.sendall(NO_RANK)
+        return False
     if between:
-        os.waitpid(between, 0)
+        if os.waitpid(between, 0)[1]:
+            channel.sendall(NO_RANK)
         return False
     between = os.getpid()
-    if os.fork():
-        os._exit(0)
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        os._exit(1)
     while os.getppid() == between:
         os.sched_yield()
-    if os.getppid() != launcher:
-        os._exit(1)
-    if cuda_forbids_fork():
-        channel.sendall(b"0\n")
+    if os.getppid() != launcher or cuda_forbids_fork():
+        channel.sendall(NO_RANK)
         os._exit(1)
     os.setsid()
     importlib.import_module("numpy.random").seed()
     channel.sendall(f"{os.getpid()}\n".encode())
-    channel.detach()
+    os.close(channel.detach())  # the launcher's alone: it hears of this server's death, and no rank reads it
     return True

@@ -38,6 +38,7 @@ READS_ELSEWHERE = {
     "executor/parallel/affinity.py": "the kernel's own files under /sys",
     "executor/launch/host_room.py": "the kernel's own file of memory under /proc",
     "executor/launch/node_state.py": "the kernel's own files under /proc and /sys",
+    "executor/launch/rank_source.py": "the kernel's own list of children under /proc",
     "planner/parsers": "files that the same process has just written in a folder of its own",
     "planner/rehearsal": "files that the same process has just written in a folder of its own",
     "executor/bench/local_ranks.py": "files of a temporary folder of its own",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,8 +36,12 @@ rank_server.LOADED, rank_server.OPTIONAL = ("json", "numpy.random"), ()
 if sys.argv[1] == "--serve":
     word = rank_server.next_rank(int(sys.argv[2]), int(os.environ["MESHPLAN_LAUNCHER"]))
     import numpy
+    descriptors = os.listdir("/proc/self/fd")
+    paths = ["/proc/self/fd/" + each for each in descriptors if int(each) > 2]
+    sockets = [path for path in paths if os.path.exists(path) and os.readlink(path).startswith("socket:")]
+    {after}
     seen = dict(rank=os.environ["RANK"], parent=os.getppid(), leader=os.getsid(0), pid=os.getpid(), path=word,
-                descriptors=sorted(os.listdir("/proc/self/fd")), drawn=numpy.random.random())
+                descriptors=descriptors, sockets=sockets, drawn=numpy.random.random())
     with open(word + "-" + os.environ["RANK"], "w") as file:
         json.dump(seen, file)
     time.sleep(float(os.environ["REST_S"]))
@@ -55,10 +62,10 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def started(
-    source: RankSource, folder: Path, rank: int, *, before: str = "", rest_s: float = 60.0
+    source: RankSource, folder: Path, rank: int, *, before: str = "", after: str = "", rest_s: float = 60.0
 ) -> sources.ForkedRank | None:
     """A rank of a program of the test's."""
-    script = RANK.format(root=str(Path(__file__).parents[3]), before=before)
+    script = RANK.format(root=str(Path(__file__).parents[3]), before=before, after=after)
     place = {"RANK": str(rank), "REST_S": str(rest_s)}
     command = [sys.executable, "-c", script]
     return source.rank(command, folder / "run", environment(), place, lambda: False)
@@ -74,6 +81,7 @@ def test_a_forked_rank_is_a_child_of_the_launcher(source: RankSource, tmp_path: 
         assert (each["rank"], each["parent"], each["pid"]) == (str(number), os.getpid(), rank.pid)
         assert each["leader"] == each["pid"]
         assert str(source.lock) in each["descriptors"]
+        assert each["sockets"] == []
     assert seen[0]["drawn"] != seen[1]["drawn"]
 
 
@@ -120,14 +128,70 @@ def test_after_a_kill_of_the_source_another_is_begun(source: RankSource, tmp_pat
 THREAD = "import threading; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
 CUDA = "import executor.torch_internals.forked as forked; forked.cuda_forbids_fork = lambda: True"
 FAILED_IMPORT = "raise ImportError('no torch here')"
+NO_FORK = """
+forks = []
+def fork(before=os.fork):
+    forks.append(0)
+    if len(forks) == {number}:
+        raise BlockingIOError(11, "no process more")
+    return before()
+os.fork = fork
+"""
+OTHER_LAUNCHER = "os.environ['MESHPLAN_LAUNCHER'] = '1'"
+OBSTACLES = [THREAD, CUDA, FAILED_IMPORT, NO_FORK.format(number=1), NO_FORK.format(number=2), OTHER_LAUNCHER]
 
 
-@pytest.mark.parametrize("obstacle", [THREAD, CUDA, FAILED_IMPORT])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_where_it_cannot_be_forked_it_is_started(source: RankSource, tmp_path: Path, obstacle: str) -> None:
     """A thread of a library, CUDA at work, no torch: the launcher hears of it, and asks no more."""
     assert started(source, tmp_path, 0, before=obstacle) is None
     assert (source.refused, source.process) == (True, None)
     assert started(source, tmp_path, 1) is None
+
+
+def test_a_server_that_dies_in_a_request_is_noticed_at_once(source: RankSource, tmp_path: Path) -> None:
+    """Though a rank that it forked lives: no rank holds its end of the channel."""
+    first = started(source, tmp_path, 0)
+    assert first is not None
+    assert source.process is not None
+    os.kill(source.process.pid, signal.SIGSTOP)
+    threading.Timer(0.2, source.process.kill).start()
+    began_s = time.monotonic()
+    assert started(source, tmp_path, 1) is None
+    assert time.monotonic() - began_s < 2.0
+    assert first.poll() is None
+    first.kill()
+    first.wait()
+
+
+def test_who_may_not_adopt_starts_its_ranks(
+    source: RankSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is begun whose ranks would be another process's children."""
+    monkeypatch.setattr(sources, "adopt", lambda **_: False)
+    assert started(source, tmp_path, 0) is None
+    assert (source.refused, source.process) == (True, None)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_adoption_is_left_as_it_was_and_orphans_are_reaped(
+    source: RankSource, tmp_path: Path, before: bool
+) -> None:
+    """A process that a rank leaves behind ends as this one's child, and stays no zombie; others' stay theirs."""
+    was, other = sources.adopts(), subprocess.Popen(["true"])
+    sources.adopt(orphans=before)
+    try:
+        leave = "child = os.fork(); child or os._exit(0); open(word + '-left', 'w').write(str(child))"
+        rank = started(source, tmp_path, 0, after=leave, rest_s=0.0)
+        assert rank is not None
+        assert rank.wait() == 7
+        left = Path("/proc") / (tmp_path / "run-left").read_text()
+        assert wait_for(lambda: "(zombie)" in (left / "status").read_text())
+        source.close()
+        assert (left.exists(), sources.adopts()) == (False, before)
+        assert other.wait() == 0
+    finally:
+        sources.adopt(orphans=was)
 
 
 def test_a_launcher_that_stops_waits_for_no_import(source: RankSource, tmp_path: Path) -> None:
@@ -139,7 +203,7 @@ def test_a_launcher_that_stops_waits_for_no_import(source: RankSource, tmp_path:
 
 def test_other_variables_are_read_at_a_start(source: RankSource, tmp_path: Path) -> None:
     """Libraries read some when they are loaded: a source with others is begun anew."""
-    script = RANK.format(root=str(Path(__file__).parents[3]), before="")
+    script = RANK.format(root=str(Path(__file__).parents[3]), before="", after="")
     place: dict[str, str] = {"RANK": "0", "REST_S": "0"}
     servers = set()
     for kind in ("1", "2", "2"):
@@ -154,7 +218,7 @@ def test_other_variables_are_read_at_a_start(source: RankSource, tmp_path: Path)
 
 def test_a_rank_nobody_took_is_ended(source: RankSource, tmp_path: Path) -> None:
     """One that was forked while the launcher gave up on it."""
-    script = RANK.format(root=str(Path(__file__).parents[3]), before="")
+    script = RANK.format(root=str(Path(__file__).parents[3]), before="", after="")
     source._begin([sys.executable, "-c", script], environment())
     assert source.channel is not None
     text = {"run_file": str(tmp_path / "run"), "environment": {"RANK": "0", "REST_S": "600"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -254,13 +255,33 @@ def shallow(case: ReferenceJob) -> ReferenceJob:
 
 
 COMBINED = (
-    "cp2-allgather", "1f1b-uneven", "interleaved-three-chunks", "zb-h1-tp2", "recompute-full-split-backward",
-    "tp2-hsdp-2x2", "tp2-cp2-ulysses", "pp2-dp2-zbv", "cp2-pp2", "ep2-hsdp-2x2", "ep2-expert-tp2-dp2", "ep2-cp2",
-    "expert-tp4-over-context", "gpt-oss-pp2-zb-h1", "gpt-oss-ulysses", "gemma-ulysses", "gemma-tp2-pp2-dp2",
+    "cp2-allgather", "1f1b-uneven", "interleaved-three-chunks", "ep2-zero3", "tp2-dp2-zero3",
+    "tp2-cp2-ulysses", "tp2-pp2-dp2", "pp2-dp2-zbv", "ep2-expert-tp2-dp2", "ep2-cp2", "gpt-oss-pp2-zb-h1", "gpt-oss-ulysses", "gemma-ulysses", "gemma-tp2-pp2-dp2",
     "gemma-recompute-selective-op", "llama-3.1-tp2-pp2", "deepseek-ep2-tp2-dp2", "deepseek-ep2-pp2-zb-h1",
-    "tied-tp2-pp2-dp2", "pp2-dp2-zero3", "hsdp-2x2", "tp4", "mla-cp2",
+    "tied-tp2-pp2-dp2", "mla-cp2",
 )  # fmt: skip
 """Of the nightly run: axes, schedules and families together that the suite has apart, or others together."""
+
+
+def traits(name: str) -> set[frozenset[str]]:
+    """Axes of a case and their pairs, and what only a degree above two shows."""
+    of = CASES[name].layout
+    degrees = {"tp": of.tp, "pp": of.pp, "dp": of.dp, "cp": of.cp, "ep": of.ep, "expert tp": of.expert_tp}
+    axes = {axis for axis, degree in degrees.items() if degree > 1}
+    axes |= {"hsdp"} if of.shard_degree and 1 < of.shard_degree < of.dp else set()
+    axes |= {"zero-3"} if of.zero_stage == 3 else set()
+    axes |= {"split backward"} if of.schedule in {"zb-h1", "zbv"} else set()
+    axes |= {"recompute"} if of.recompute != "none" else set()
+    more = {frozenset([f"{axis} > 2"]) for axis in ("tp", "cp", "pp") if degrees[axis] > 2}
+    return more | {frozenset(pair) for pair in itertools.product(axes, axes)}
+
+
+def test_the_suite_has_every_axis_and_pair_of_axes() -> None:
+    """What the nightly run has alone is like a case of the suite, axis by axis and two by two."""
+    every = set[frozenset[str]]().union(*map(traits, CASES))
+    suite = set[frozenset[str]]().union(*(traits(name) for name in CASES if name not in COMBINED))
+    assert every - suite == set()
+    assert {frozenset(["tp > 2"]), frozenset(["hsdp"]), frozenset(["cp", "pp"])} <= suite
 
 
 @pytest.mark.parametrize("name", cases_of_run(CASES, COMBINED))

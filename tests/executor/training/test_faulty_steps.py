@@ -16,8 +16,6 @@ from planner.traces.kineto import read_kineto
 from tests.executor.training.faulty_steps import INJECTED, KINDS, STEPS, FaultyKind, train
 
 SECONDS = 0.5
-TRIES = 2
-"""A machine that does other work too may stall a rank for longer than the fault lasts, but not in each run."""
 
 
 def outcome(kind: FaultyKind, culprit: int, seconds: float, folder: Path) -> str:
@@ -42,7 +40,4 @@ def outcome(kind: FaultyKind, culprit: int, seconds: float, folder: Path) -> str
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_fault_is_named_first(tmp_path: Path, kind: FaultyKind) -> None:
-    wrong = list[str]()
-    while len(wrong) < TRIES and "" not in wrong:
-        wrong.append(outcome(kind, 1, SECONDS, tmp_path))
-    assert wrong[-1] == "", wrong
+    assert outcome(kind, 1, SECONDS, tmp_path) == ""
