@@ -257,6 +257,30 @@ def test_an_update_of_the_policy_is_priced_and_never_as_the_step(name):
     assert "a step takes" not in first
 
 
+VERL_SFT = (
+    "torchrun --nproc_per_node 8 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=Qwen/Qwen2.5-7B "
+    "data.max_length=2048 data.train_batch_size=128 data.micro_batch_size_per_gpu=2"
+)
+VERL_MEGATRON = f"{VERL_UPDATE} actor_rollout_ref.actor.strategy=megatron"
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        (VERL_UPDATE, ("full", "default")),
+        (f"{VERL_UPDATE} actor_rollout_ref.actor.strategy=fsdp2", ("full", "default")),
+        (f"{VERL_UPDATE} actor_rollout_ref.model.enable_gradient_checkpointing=False", ("none", "stated")),
+        (VERL_SFT, ("full", "default")),
+        (f"{VERL_SFT} model.enable_gradient_checkpointing=False", ("none", "stated")),
+        (VERL_MEGATRON, None),
+    ],
+)
+def test_verl_recomputes_layers_under_fsdp_where_nothing_is_said(text, recompute):
+    """verl/trainer/config/model/hf_model.yaml: enable_gradient_checkpointing is True, not read by Megatron workers."""
+    fact = read_texts({"verl.sh": text}).facts.by_field.get("layout.recompute")
+    assert (None if fact is None else (fact.value, fact.how)) == recompute
+
+
 @pytest.mark.parametrize("said", ["stage: sft", "stage: pt", "rl: null"])
 def test_words_of_training_alone_are_priced(said):
     assert job(f"{TUNED}{said}\n", "l.yaml", model="llama-3.1-8b", gpus="8").request is not None
