@@ -66,7 +66,9 @@ class Division:
         return max(1, whole // product) * product
 
 
-RANKS = Division(by=("tp", "pp", "cp"), broken="tp {0} · pp {1} · cp {2} = {product} ranks, and {whole} GPUs")
+RANKS = Division(
+    by=("tp", "pp", "cp"), broken="{whole} ranks are no multiple of tp {0} · pp {1} · cp {2} = {product}"
+)
 """GPUs of a job; dp is what is left."""
 HEADS = Division(by=("tp",), broken="{whole} heads do not divide by tp {0}")
 """Heads of attention, and whatever else tensor parallelism cuts without a rest."""

@@ -174,10 +174,19 @@ class Audit:
         return 1 / tie_ratio() <= 1 + self.slower_by <= tie_ratio()
 
     @property
+    def is_best(self) -> bool:
+        """Whether the files have the best plan itself, predicted as it is."""
+        best = self.best
+        is_same = best is not None and best.layout == self.job.layout and self.basis == "predicted"
+        return is_same and self.slower_by is not None and abs(self.slower_by) < SAME_STEP
+
+    @property
     def distance_note(self) -> str:
         """What the distance from the best means, where it is not time that the job loses; else empty."""
         if self.outruns_what_fits and self.memory is not None:
             return f"faster than any layout that surely fits, and {self.memory.word} itself"
+        if self.is_best:
+            return "the layout of the files is the best"
         if self.tied:
             return "a tie, the error band cannot tell them apart"
         return "faster than its band" if (self.slower_by or 0.0) < 0 else ""
@@ -338,6 +347,8 @@ ROUNDING = 1e-6
 LEAST_VOCABULARY = 256
 """Tokens of the smallest vocabulary that there is, that of bytes."""
 _VOCABULARY = "model.vocab_size"
+SAME_STEP = 5e-4
+"""Share below which two steps are written alike, in percent with one decimal."""
 
 
 def _leanest(now: Running | None, job: Job) -> Estimate | None:
@@ -390,9 +401,12 @@ def _proof(best: Plan, now: Running | None) -> str:
     """The certificate of a best plan with its room and formats, where those are not what a plan's are."""
     proof, free = best.optimality.status, best.request.memory_headroom
     room = "" if free is None else f" among layouts that leave {share_text(free)} % of memory free"
-    repriced = now is not None and _stack_as_trained(best, now) != best.problem.stack
-    formats = f" in the formats of {best.request.stack}, priced in the file's" if repriced else ""
-    return f"{proof}{room}{formats}"
+    if now is None or _stack_as_trained(best, now) == best.problem.stack:
+        return f"{proof}{room}"
+    split = split_of(best.request.model, best.layout, best.layers_of_stage, best.recompute_of_stage)
+    searched = estimate(best.problem.of(cal=now.problem.case.cal).case, best.layout, split)
+    takes = f", where it takes {format_bytes(searched.peak_memory_bytes)}" if room else ""
+    return f"{proof}{room} in the formats of {best.request.stack}{takes}; priced in the file's"
 
 
 def _stack_as_trained(best: Plan, now: Running) -> SoftwareStack:

@@ -86,6 +86,8 @@ def _recompute(facts: JobFacts, family: Family) -> None:
     if off is not None:
         facts.take("layout.recompute", "none" if off else "full", "said.recompute_off")
     _arguments_of_trl(facts)
+    if family.name == "verl":
+        _of_verl(facts)
     whole_file = family.name == "Megatron-LM"  # without a granularity it recomputes nothing
     if "said.recompute_method" in facts.by_field:
         facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")
@@ -99,6 +101,17 @@ def _arguments_of_trl(facts: JobFacts) -> None:
         why = "TRL's SFTConfig has it where nothing is said, in releases of 2025 and later"
         facts.put("layout.recompute", "full", "default", why)
         facts.put("job.sequence_length", 1024, "default", why)
+
+
+def _of_verl(facts: JobFacts) -> None:
+    """What verl's FSDP workers recompute without a word (verl/trainer/config/model/hf_model.yaml).
+
+    Its Megatron workers do not read that word: they recompute what their transformer configuration says.
+    """
+    strategy = str(facts.value("said.strategy") or "fsdp").lower()
+    if "fsdp" in strategy and not (facts.stated("layout.tp") or facts.stated("layout.pp")):
+        why = "verl has it where nothing is said, in releases with model/hf_model.yaml"
+        facts.put("layout.recompute", "full", "default", why)
 
 
 def _policy(facts: JobFacts, family: Family) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -32,15 +33,29 @@ def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
     spelled = {} if contract is None else spelled_settings(reading.settings, contract)
     words_of = parsed.words_of if contract else {}
     of_words = {setting.switch for setting in contract.settings if setting.switch} if contract else set()
+    of_words |= {EXPERT_SWITCH} if contract and request.model.is_moe else set()
+    usual = stack_with(profile, parsed.assumed)
     for name, each in switches().items():
         read = {f"stack.{field}" for field in sets_of(name)} & words_of.keys() if name in of_words else set()
         words = dict.fromkeys(word for field in sorted(read) for word in words_of[field])
         settings = [spelled[word] for word in words if word in spelled]
         value = value_in(profile, each) if settings or name in facts else ""
+        if not value and name == EXPERT_SWITCH and name in of_words and _sets_assumed(parsed.assumed):
+            why = f"{reading.family.name} has it where nothing is said"
+            yield JobFact(name=f"switch.{name}", value=value_in(usual, each), how="default", source=why)
         if not value:
             continue
         fact = _fact(name, value, settings) if settings else facts[name]
         yield replace(fact, name=f"switch.{name}", value=value)
+
+
+EXPERT_SWITCH = "dispatcher"
+"""A switch that an engine has of every model with experts, whatever its files say: it moves every step."""
+
+
+def _sets_assumed(assumed: Mapping[str, Any]) -> bool:
+    """Whether an engine's own values decide how tokens reach their experts."""
+    return any(f"stack.{field}" in assumed for field in sets_of(EXPERT_SWITCH))
 
 
 def _fact(name: str, value: str, settings: list[Setting]) -> JobFact:

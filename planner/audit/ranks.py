@@ -92,11 +92,16 @@ def _holds_layout(facts: JobFacts, each: int) -> bool:
     """Whether one node has GPUs for the degrees; where it has not, there are more that no word counts."""
     degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = degrees[0] * degrees[1] * degrees[2]
-    if each % others:
-        facts.notes.append(
-            f"tp·pp·cp = {others} needs more than the {each} GPUs of a node: nodes are not told"
-        )
-    return each % others == 0
+    if each % others == 0 or (
+        others < each and facts.by_field["said.gpus_per_node"].word == RANKS_OF_TORCHRUN
+    ):
+        return True
+    facts.notes.append(f"tp·pp·cp = {others} needs more than the {each} GPUs of a node: nodes are not told")
+    return False
+
+
+RANKS_OF_TORCHRUN = "nproc_per_node"
+"""Counts the ranks of the one node that torchrun starts without ``--nnodes``."""
 
 
 def _usual_node(facts: JobFacts, nodes: int) -> None:

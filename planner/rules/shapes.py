@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from costmodel.layout import DEGREES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.models.attention import ATTENTION_KINDS
 from costmodel.models.recurrence import Recurrence
 from costmodel.models.spec import ModelSpec
-from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS
+from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, EXPERTS, HEADS, RANKS
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.law import Breach, Ground, Law, PlanLaw
@@ -63,13 +65,35 @@ def _gpus(s: Problem, x: ParallelLayout) -> Breach:
     )
 
 
-def _indivisible(size_name: str, size: int, degree_name: str, degree: int) -> Breach:
+def _indivisible(s: Problem, x: ParallelLayout, size_name: str, size: int, axis: str) -> Breach:
     """Build the violation of size % degree == 0."""
-    best = largest_divisor(size, degree)
+    degree = getattr(x, axis)
     rest = int(HEADS.rest(size, degree))
-    message = f"{size_name} % {degree_name} = {size} % {degree} = {rest}, must be 0"
-    hint = f"use {degree_name}={best}, the largest divisor of {size} below {degree}"
+    message = f"{size_name} % {axis} = {size} % {degree} = {rest}, must be 0"
+    hint = (
+        f"use {axis}={_largest_degree(s, x, axis, size)}, the largest below {degree} that divides all it cuts"
+    )
     return Breach(message=message, have=rest, need=0, unit="", hint=hint)
+
+
+def _with_degree(x: ParallelLayout, axis: str, degree: int) -> ParallelLayout:
+    """A layout with another degree of an axis."""
+    changed: dict[str, Any] = {axis: degree}
+    return replace(x, **changed)
+
+
+def _largest_degree(s: Problem, x: ParallelLayout, axis: str, size: int) -> int:
+    """The largest lower degree of an axis that keeps every law of what it cuts, and that fills the GPUs."""
+    degree = getattr(x, axis)
+    lower = [each for each in range(1, min(degree - 1, size) + 1) if HEADS.rest(size, each) == 0]
+    table = LayoutTable.from_rows([_with_degree(x, axis, each) for each in lower])
+    broken = np.zeros(len(lower), dtype=bool)
+    for law in SHAPE_RULES:
+        if law.name in _CUTS_OF[axis]:
+            broken |= np.asarray(law.broken(s, table), dtype=bool)
+    if axis == "tp":
+        broken |= np.asarray(RANKS.rest(s.cluster.num_gpus, table.tp, table.pp, table.cp) != 0, dtype=bool)
+    return max((each for each, stops in zip(lower, broken, strict=True) if not stops), default=1)
 
 
 def _divides(
@@ -98,7 +122,7 @@ def _divides(
         field, size = next(
             (field, size) for field, size in sizes(s.model).items() if HEADS.rest(size, degree)
         )
-        return _indivisible(field, size, axis, degree)
+        return _indivisible(s, x, field, size, axis)
 
     return Law(name=name, reads=(axis,), broken=broken, says=explain, ground=ground)
 
@@ -192,7 +216,7 @@ def _experts_broken(s: Problem, t: LayoutTable) -> Mask:
 
 def _experts(s: Problem, x: ParallelLayout) -> Breach:
     if s.model.is_moe:
-        return _indivisible("num_experts", s.model.num_experts, "ep", x.ep)
+        return _indivisible(s, x, "num_experts", s.model.num_experts, "ep")
     return Breach(
         message=f"ep·expert_tp = {x.ep}·{x.expert_tp} but {s.model.name} has no experts",
         have=x.expert_shards,
@@ -338,6 +362,12 @@ CONTEXT_LAWS = tuple(
 )
 """Rules that keep sequences whole, by the kinds of layers that say why."""
 
+_CUTS_OF: Mapping[str, tuple[str, ...]] = {
+    "tp": ("attention-heads", "kv-heads", "feed-forward", "recurrence-heads", "output-groups"),
+    "expert_tp": ("expert-width",),
+    "ep": (),
+}
+"""Laws of what an axis cuts beside the size in question, by the axis."""
 SHAPE_RULES: tuple[PlanLaw, ...] = (
     Law(name="degrees", reads=DEGREES, broken=_degrees_broken, says=_degrees, ground="impossible"),
     Law(
@@ -350,9 +380,7 @@ SHAPE_RULES: tuple[PlanLaw, ...] = (
     Law(name="gpus", reads=("dp", "cp", "tp", "pp"), broken=_gpus_broken, says=_gpus, ground="impossible"),
     _divides("attention-heads", "tp"),
     _divides("kv-heads", "tp", _key_heads_ground, unless=_gathers_key_heads),
-    _divides("feed-forward", "tp"),
-    _divides("recurrence-heads", "tp"),
-    _divides("output-groups", "tp"),
+    *(_divides(name, "tp") for name in _CUTS_OF["tp"][2:]),
     *(_whole_sequence(name) for name in CONTEXT_LAWS),
     Law(name="vocabulary", reads=("tp",), broken=_vocabulary_broken, says=_vocabulary, ground="unpriced"),
     Law(

@@ -82,7 +82,9 @@ def _reading(audit: Audit) -> str:
     if audit.best is not None:
         words.append(f"the best plan {format_seconds(audit.best.estimate.step_time_s)}")
     basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
-    far = "" if audit.slower_by is None else f": {format_over_best(audit.slower_by)}, {basis}"
+    far = (
+        "" if audit.slower_by is None or audit.is_best else f": {format_over_best(audit.slower_by)}, {basis}"
+    )
     note = f": {audit.distance_note}" if audit.distance_note else ""
     text = "; ".join(words) + far + note + "."
     return text[0].upper() + text[1:]

@@ -133,6 +133,8 @@ def _expected(audit: Audit) -> str:
 
 def _distance(audit: Audit, slower_by: float) -> str:
     """How far the job is from the best, and whether that is measured or predicted against predicted."""
+    if audit.is_best:
+        return f"none: {audit.distance_note}"
     basis = "measured against predicted" if audit.basis == "measured" else "both predicted"
     over = f"{format_over_best(slower_by)}, {basis}"
     return f"{over}: {audit.distance_note}" if audit.distance_note else over

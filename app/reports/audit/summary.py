@@ -184,6 +184,9 @@ def _distance(audit: Audit) -> Iterator[str]:
         yield f"{what} takes {format_seconds(predicted.step_time_s)} predicted, 80 % band {band}"
     if audit.slower_by is None or predicted is None or best is None:
         return
+    if audit.is_best:
+        yield f"a step takes {format_seconds(predicted.step_time_s)} predicted: {audit.distance_note}"
+        return
     whole = next((change for change in audit.changes if change.whole), None)
     words = "" if whole is None else change_words(whole)
     way = f": {words}" if 0 < len(words) <= LONGEST_CHANGE else ""

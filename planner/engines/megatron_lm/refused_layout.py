@@ -32,7 +32,12 @@ TP, CP, EP = (f"--{name}-parallel-size" for name in ("tensor-model", "context", 
 
 EXPERT_TP, EXPERTS, HEADS = "--expert-tensor-parallel-size", "--num-experts", "--num-attention-heads"
 GROUPED, GROUPS, LATENT = "--group-query-attention", "--num-query-groups", "--multi-latent-attention"
-LENGTH, LONGEST, EXCHANGE = "--seq-length", "--max-position-embeddings", "--cp-comm-type"
+WIDTH, LENGTH, LONGEST, EXCHANGE = (
+    "--ffn-hidden-size",
+    "--seq-length",
+    "--max-position-embeddings",
+    "--cp-comm-type",
+)
 MICROBATCH, BATCH, SEQUENCES = "--micro-batch-size", "--global-batch-size", "--sequence-parallel"
 LEVELS, HYBRID = "--hierarchical-context-parallel-sizes", "--hybrid-layer-pattern"
 DENSE_STREAM, FLUSH, DEFERRED = (
@@ -47,7 +52,8 @@ def _gpus(given: Given) -> Stopped:
     degrees, gpus = (given[TP], given[PP], given[CP]), given.num_gpus
     if gpus is None or divisions.RANKS.rest(gpus, *degrees) == 0:
         return None
-    fix = f"start a multiple of {math.prod(degrees)} GPUs, or lower {TP}, {PP} or {CP}"
+    split = [word for word, degree in zip((TP, PP, CP), degrees, strict=True) if degree > 1]
+    fix = f"start a multiple of {math.prod(degrees)} GPUs, or lower {' or '.join(split)}"
     return divisions.RANKS.says(gpus, *degrees), fix
 
 
@@ -79,12 +85,31 @@ def _experts(given: Given) -> Stopped:
     return divisions.EXPERTS.says(experts, ep), f"set {EP} {divisions.EXPERTS.largest(experts, ep)}"
 
 
+def _tensor_degree(given: Given) -> int:
+    """The largest degree below the given one that cuts heads, key heads and feed-forward without a rest.
+
+    Where the number of GPUs is known, its ranks are to fill them, too.
+    """
+    tp, others, gpus = given[TP], given[PP] * given[CP], given.num_gpus
+    wholes = [size for size in (given[HEADS], given[WIDTH]) if size]
+    if gpus and divisions.RANKS.rest(gpus, others) == 0:
+        wholes.append(gpus // others)
+    groups = 0 if on(given, LATENT) or not on(given, GROUPED) else given[GROUPS] or 0
+    common = math.gcd(*wholes)
+    degrees = (tp - 1, *((common,) if common else ()))
+    return next(
+        degree
+        for degree in range(max(1, min(degrees)), 0, -1)
+        if common % degree == 0 and (groups % degree == 0 or degree % groups == 0)
+    )
+
+
 def _heads(given: Given) -> Stopped:
     heads, tp = given[HEADS], given[TP]
     if not heads:
         return None
     if divisions.HEADS.rest(heads, tp):
-        return divisions.HEADS.says(heads, tp), f"set {TP} {divisions.HEADS.largest(heads, tp)}"
+        return divisions.HEADS.says(heads, tp), f"set {TP} {_tensor_degree(given)}"
     if given["--hidden-size"] and given["--kv-channels"] is None and given["--hidden-size"] % heads:
         message = f"a hidden size of {given['--hidden-size']} does not divide by {heads} heads"
         return message, "set --kv-channels"
@@ -96,7 +121,7 @@ def _key_heads(given: Given) -> Stopped:
     if not on(given, GROUPED) or not groups or on(given, LATENT) or groups % tp == 0 or tp % groups == 0:
         return None
     message = f"{groups} key heads are neither a multiple nor a divisor of tp {tp}"
-    return message, f"set {TP} {math.gcd(groups, tp)}"
+    return message, f"set {TP} {_tensor_degree(given)}"
 
 
 def _latent(given: Given) -> Stopped:

@@ -362,6 +362,7 @@ def test_a_certificate_is_of_the_room_and_the_formats_beside_it(level: float, mo
     if said is not None and free is not None:
         assert float(said[1]) / 100 == pytest.approx(free, abs=5e-4)
     assert ("priced in the file's" in proof) is (not more)  # whose dropout is 0.1
+    assert ("where it takes" in proof) is (free is not None and not more)  # the room is of those formats
     assert proof.startswith(best.optimality.status)
     (times,) = (section for section in audit_answer(found).sections if section.title == "Times")
     assert dict(times.pairs)["best"].endswith(proof)

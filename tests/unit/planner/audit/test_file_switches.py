@@ -6,6 +6,8 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, audited, audited_texts
+from planner.audit.file_switches import switch_facts
+from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
 
@@ -325,3 +327,29 @@ def test_what_a_trainer_is_told_beside_is_told_too(family: str, words: str, said
     """Never silent; a file without the word says nothing of it."""
     assert [text for text in other(family, words).doubts if said in text]
     assert not [text for text in other(family).doubts if said in text]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", ("allgather", "default")),
+        ("--moe-token-dispatcher-type alltoall", ("alltoall", "stated")),
+        ("--num-experts 0", None),
+    ],
+)
+def test_how_tokens_reach_experts_is_shown_whether_stated_or_not(more, said):
+    """Megatron-LM gathers tokens without a word (arguments.py), which moves every step of a model with experts."""
+    text = (
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --expert-model-parallel-size 8 --num-layers 16 "
+        "--hidden-size 2048 --ffn-hidden-size 1024 --num-attention-heads 16 --swiglu --num-experts 64 --moe-router-topk 8 "
+        f"--seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --bf16 --vocab-size 50304 {more}"
+    )
+    if said is None:
+        text = text.replace("--num-experts 64 --moe-router-topk 8 ", "").replace("--num-experts 0", "")
+        text = text.replace("--expert-model-parallel-size 8 ", "")
+    reading = read_texts({"m.sh": text})
+    request = audited_job(reading, Flags(gpu="h100-sxm")).request
+    assert request is not None
+    facts = {fact.name: fact for fact in switch_facts(reading, request)}
+    fact = facts.get("switch.dispatcher")
+    assert (None if fact is None else (fact.value, fact.how)) == said

@@ -58,8 +58,7 @@ def told(audit: Audit, rule: str) -> Finding:
          "add --use-distributed-optimizer, or leave --overlap-param-gather out"),
         ("--recompute-granularity full", "illegal", "recompute", "add --recompute-method uniform"),
         ("--tensor-model-parallel-size 3", "illegal", "gpus",
-         ("start a multiple of 3 GPUs, or lower --tensor-model-parallel-size, --pipeline-model-parallel-size or "
-          "--context-parallel-size")),
+         "start a multiple of 3 GPUs, or lower --tensor-model-parallel-size"),
         ("--fp8-format e4m3 --fp8-recipe mxfp8", "illegal", "precision-hardware",
          "leave --fp8-format and --fp8-recipe out, or a GPU with mxfp8 tensor cores"),
         ("--recompute-num-layers 2", "contradiction", "recompute-idle",

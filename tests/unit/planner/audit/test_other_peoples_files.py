@@ -257,6 +257,58 @@ def test_an_update_of_the_policy_is_priced_and_never_as_the_step(name):
     assert "a step takes" not in first
 
 
+def test_ranks_that_degrees_do_not_divide_are_those_of_the_file():
+    """The file counts 8; every fix of one axis is the same degree, which keeps all its laws: 32, 14,336 and 8."""
+    found = audit(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 3 --num-layers 32 --hidden-size 4096 "
+        "--ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu "
+        "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 128 --bf16",
+        "tp.sh", gpu="h100-sxm",
+    )  # fmt: skip
+    stopped = {each.rule: each for each in found.findings if each.kind == "illegal"}
+    assert stopped["gpus"].message.startswith("8 ranks are no multiple of tp 3")
+    assert {stopped[rule].fix for rule in ("heads", "kv-heads")} == {"set --tensor-model-parallel-size 2"}
+    assert not found.reading.presumed
+
+
+def test_files_that_have_the_best_layout_are_the_best():
+    """No distance of nothing and no tie: it is the best plan itself."""
+    text = (
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: full\ndeepspeed: ds_z2.json\n"
+        "cutoff_len: 4096\nper_device_train_batch_size: 2\ngradient_accumulation_steps: 2\nbf16: true\n"
+    )
+    found = audit(text, "l.yaml", gpus="16")
+    assert found.best is not None
+    assert (found.is_best, found.best.layout) == (True, found.job.layout)
+    told = "\n".join(summary_of(found))
+    assert "the layout of the files is the best" in told
+    assert "over the best" not in told
+
+
+VERL_SFT = (
+    "torchrun --nproc_per_node 8 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=Qwen/Qwen2.5-7B "
+    "data.max_length=2048 data.train_batch_size=128 data.micro_batch_size_per_gpu=2"
+)
+VERL_MEGATRON = f"{VERL_UPDATE} actor_rollout_ref.actor.strategy=megatron"
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute"),
+    [
+        (VERL_UPDATE, ("full", "default")),
+        (f"{VERL_UPDATE} actor_rollout_ref.actor.strategy=fsdp2", ("full", "default")),
+        (f"{VERL_UPDATE} actor_rollout_ref.model.enable_gradient_checkpointing=False", ("none", "stated")),
+        (VERL_SFT, ("full", "default")),
+        (f"{VERL_SFT} model.enable_gradient_checkpointing=False", ("none", "stated")),
+        (VERL_MEGATRON, None),
+    ],
+)
+def test_verl_recomputes_layers_under_fsdp_where_nothing_is_said(text, recompute):
+    """verl/trainer/config/model/hf_model.yaml: enable_gradient_checkpointing is True, not read by Megatron workers."""
+    fact = read_texts({"verl.sh": text}).facts.by_field.get("layout.recompute")
+    assert (None if fact is None else (fact.value, fact.how)) == recompute
+
+
 @pytest.mark.parametrize("said", ["stage: sft", "stage: pt", "rl: null"])
 def test_words_of_training_alone_are_priced(said):
     assert job(f"{TUNED}{said}\n", "l.yaml", model="llama-3.1-8b", gpus="8").request is not None
