@@ -57,6 +57,7 @@ class Checkpoint:
         names: Ends of its name, in lower case.
         stored: Its parts.
         num_key_value_heads: Heads of keys and values, where its release had others; 0 for the model's.
+        block: Side of the blocks of weights that share a scale; 0 where its scales are not of blocks.
         source: Where that is published.
         as_of: When.
     """
@@ -64,6 +65,7 @@ class Checkpoint:
     names: tuple[str, ...]
     stored: StoredParts
     num_key_value_heads: int = 0
+    block: int = 0
     source: str
     as_of: str
 

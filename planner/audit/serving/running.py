@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.kernels.tables import Calibration
-from costmodel.parallel.divisions import HEADS
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
@@ -32,7 +31,6 @@ from planner.serving.replica import (
     started_option,
 )
 from planner.serving.space import deployment_of
-from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 
 
@@ -163,17 +161,9 @@ def _started(
     cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, *, phase: str = WHOLE
 ) -> Option | Rejected:
     """A replica of the server."""
-    model, layout = server.model, server.layout
-    if HEADS.rest(model.num_attention_heads, layout.tp) or layout.pp > model.num_layers:
-        raise InputError(
-            what=f"{model.name} is not split so",
-            cause=f"tp {layout.tp} of {model.num_attention_heads} heads, pp {layout.pp} of "
-            f"{model.num_layers} layers",
-            fix="give tp among the divisors of the heads, and at most a stage a layer",
-        )
     return started_option(
         cal,
-        deployment_of(request, hierarchy, server.weights, layout),
+        deployment_of(request, hierarchy, server.weights, server.layout),
         request.job,
         max_batch=server.max_batch,
         token_budget=server.token_budget,

@@ -70,6 +70,7 @@ class Server:
         drafter: What drafts tokens ahead of the model; "" for nothing.
         draft_tokens: Tokens that it drafts a step.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
+        stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
     """
 
     engine: str
@@ -90,6 +91,7 @@ class Server:
     checkpoint: str = ""
     knows_gpu: bool = True
     fits_length: bool = False
+    stretches: bool = False
     version: str = ""
     drafter: str = ""
     draft_tokens: int = 0
@@ -175,6 +177,7 @@ def server_of(
         checkpoint=named,
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
+        stretches=_stretches(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
@@ -227,6 +230,18 @@ def _length_is_left_open(reading: Reading) -> bool:
     """Whether the longest request is said in words, such as auto, and not as a number of tokens."""
     is_named = any(setting.name.replace("_", "-").lstrip("-") in _LENGTHS for setting in reading.settings)
     return is_named and reading.facts.count("said.max_length") is None
+
+
+_POSITIONS = ("rope-scaling", "rope-parameters", "hf-overrides", "json-model-override-args")
+_LONGER = ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN")
+
+
+def _stretches(reading: Reading) -> bool:
+    """Whether flags or variables allow more positions than the checkpoint has."""
+    words = [word for setting in reading.settings for word in (*setting.path, str(setting.value))]
+    names = [word.replace("_", "-").lstrip("-") for word in words]
+    allows = any(word.partition("=")[0] in _LONGER for word in (*reading.variables, *words))
+    return allows or any(name.startswith(_POSITIONS) for name in names)
 
 
 def _gpu(reading: Reading, assumed: list[str]) -> str:

@@ -8,6 +8,7 @@ from costmodel.models.stored import PartName
 from costmodel.serving.deployment import Deployment, is_as_published
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack
 from costmodel.serving.memory import kv_bytes_per_token, memory_breakdown, tile_share
+from planner.audit.serving.refused import refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import most_requests
@@ -41,6 +42,7 @@ class Start:
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
+        refusal: Why the engine refuses its settings whatever they take, and what helps.
     """
 
     weights_bytes: float
@@ -55,6 +57,7 @@ class Start:
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
+    refusal: tuple[str, str] | None = None
 
     @property
     def concurrency(self) -> float:
@@ -67,7 +70,7 @@ class Start:
 
         An engine that takes longer requests than its cache starts all the same with any cache at all.
         """
-        if self.whole_memory:
+        if self.whole_memory or self.refusal is not None:
             return False
         needed = self.request_bytes if self.refuses else 0.0
         if self.cache_bytes >= needed and self.cache_bytes > 0:
@@ -93,6 +96,8 @@ class Start:
     @property
     def finding(self) -> tuple[str, str] | None:
         """What is wrong, and what helps."""
+        if self.refusal is not None:
+            return f"the server does not start: {self.refusal[0]}", self.refusal[1]
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
@@ -126,8 +131,8 @@ class Start:
 
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
-    start = _start_as_given(server, request, hierarchy)
-    if start.starts and start.concurrency >= 1:
+    start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
+    if start.refusal is not None or (start.starts and start.concurrency >= 1):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
 
