@@ -163,6 +163,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     """
     _require_few(tuple(files))
     texts = {name: _cleaned(name, text) for name, text in files.items()}
+    if not any(text.strip() for text in texts.values()):
+        raise _no_job(texts, "nothing is written there")
     for name, text in texts.items() if len(texts) == 1 else ():
         refuse_no_job(name.partition("::")[0], text)
     beside = {Path(name).name: text for name, text in texts.items()}
@@ -175,11 +177,37 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
     _require_step(readings, texts)
     whole = _together(readings)
+    _require_job(whole, texts)
     _mentions(whole, [*texts, *texts.values()])
     for name, text in texts.items():
         if whole.kinds.get(name.partition("::")[0]) != "log":
             whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
     return whole
+
+
+_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json|sh|py)\b")
+"""A file that a script names: the job may stand there."""
+
+
+def _require_job(whole: Reading, texts: Mapping[str, str]) -> None:
+    """Refuse files that state no fact, start no known engine and name no other file.
+
+    Raises:
+        InputError: Nothing of them speaks of a job.
+    """
+    is_named = whole.family is not UNKNOWN and whole.family is not FAMILIES[-1]
+    if is_named or whole.measured is not None or whole.facts.by_field or whole.facts.unknown:
+        return
+    if any(_FILE.search(text) for text in texts.values()):
+        return
+    raise _no_job(texts, "no line starts an engine that is known, and none states a setting of a job")
+
+
+def _no_job(texts: Mapping[str, str], cause: str) -> InputError:
+    """The refusal of files in which there is no job."""
+    names = ", ".join(shortened(Path(name.partition("::")[0]).name) for name in texts)
+    fix = "name the launch script, the configuration or the log of a job"
+    return InputError(f"no engine and no job was recognised in {names}", cause, fix)
 
 
 def _require_step(readings: Sequence[Reading], texts: Mapping[str, str]) -> None:

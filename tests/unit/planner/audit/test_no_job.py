@@ -54,3 +54,18 @@ def test_values_of_a_chart_name_the_configuration_that_they_mount():
     job = audited_job(read_texts({"values.yaml": text}), Flags())
     assert job.missing[0].startswith("a job of an engine that is known")
     assert job.missing[0].endswith("name nemo-config.yaml too")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("empty.sh", "", "nothing is written there"),
+        ("blank.yaml", " \n\n", "nothing is written there"),
+        ("note.sh", "#!/bin/bash\nCITY=Bern\necho hello\n", "no line starts an engine"),
+    ],
+)
+def test_a_file_without_any_engine_is_refused(name, text, why):
+    with pytest.raises(InputError) as refused:
+        read_texts({name: text})
+    assert refused.value.what == f"no engine and no job was recognised in {name}"
+    assert refused.value.cause.startswith(why)
