@@ -54,7 +54,7 @@ def _plain(flag: str) -> str:
 def command_for(words: Sequence[str]) -> str:
     """The command line that a word which is no command may mean; "" where none is known.
 
-    >>> command_for(["compare", "a.json", "b.json"]), command_for(["memory", "70b"])
+    >>> command_for(["compare", "a.json", "b.json"]), command_for(["vram", "70b"])
     ('plan diff a.json b.json', 'plan estimate --gpus 32 --model 70b')
     >>> command_for(["optimize", "--model", "70b", "--gpus", "32"]), command_for(["vllm", "serve", "-n", "1"])
     ('plan --model 70b --gpus 32', 'plan serve -n 1')

@@ -21,7 +21,6 @@ from app.reports.plan_headline import (
 )
 from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.memory.fit import fit_text
-from planner.campaign.finish import campaign_or_none
 from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
 from planner.pricing import capacity_of_fullest
 from planner.search.infeasible import share_text
@@ -79,6 +78,8 @@ def proof_words(plan: Plan) -> tuple[str, ...]:
 
 def _end_words(plan: Plan) -> str:
     """When the last token is trained and what that costs, failures included."""
+    from planner.campaign.finish import campaign_or_none  # nothing is loaded for a step alone
+
     run = campaign_or_none(plan)
     if run is None:
         return "never finished: failures leave this run no headway"

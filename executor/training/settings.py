@@ -62,8 +62,8 @@ class RunSettings:
         default=None,
         metadata=says(
             "--tokenizer",
-            "A tokenizer.json, or its folder: text of --data (JSON lines, Parquet, Arrow, .txt, folders) is "
-            "tokenized and packed while training.",
+            "A tokenizer.json, or its folder: text of --data (JSON lines, Parquet, Arrow, .txt) is tokenized "
+            "and packed.",
             DATA, metavar="PATH", asked=(Path | None, None), common=True,
         ),
     )  # fmt: skip

@@ -338,9 +338,9 @@ def _neighbours(layout: ParallelLayout, problem: Problem, best: Plan | None) -> 
 
 
 def _nearby_degrees(layout: ParallelLayout, name: str, best: Plan | None) -> tuple[int, ...]:
-    """Twice and half a degree, and that of the best plan."""
+    """Twice, four times and half a degree, and that of the best plan."""
     now = getattr(layout, name)
-    degrees = {now * 2, max(1, now // 2), *(() if best is None else (getattr(best.layout, name),))}
+    degrees = {now * 2, now * 4, max(1, now // 2), *(() if best is None else (getattr(best.layout, name),))}
     return tuple(sorted(degrees - {now}))
 
 

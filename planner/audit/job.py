@@ -22,6 +22,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.runs.cells import UnsupportedRunError
 from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
+from costmodel.switches.profile import switches_of
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
 from planner.audit.contract_reading import (
@@ -187,7 +188,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = _with_axes(reading, replace(request, job=job), stated_layout.layout)
-    kept = kept_switches(reading, request)
+    kept = {**_kernels_of_program(reading, request), **kept_switches(reading, request)}
     return Job(
         request=replace(request, switches={**kept, **request.switches}),
         switches=frozenset(kept),
@@ -518,6 +519,14 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
 _OF_DATA, _OF_AXES = "pytorch", "torchtitan"
 """The profile of programs over FSDP, and that of the engine which has more axes beside FSDP."""
 ZERO_OF_FSDP = 3
+
+
+def _kernels_of_program(reading: Reading, request: PlanRequest) -> dict[str, str]:
+    """How a program over FSDP runs its layers, where another engine lends it the price of its axes."""
+    if request.stack != _OF_AXES or reading.family.stack != _OF_DATA:
+        return {}
+    lender, program = switches_of(find_stack(_OF_AXES)), switches_of(find_stack(_OF_DATA))
+    return {"compile": program["compile"]} if program["compile"] != lender["compile"] else {}
 
 
 def _stack(reading: Reading, notes: _Notes) -> str:

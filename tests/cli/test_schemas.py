@@ -20,6 +20,8 @@ OTHERS = {
     "gpus": ("a100",),
     "engines": ("deepspeed",),
     "rule": ("equal-chunks",),
+    "serve": ("--model", "qwen3-32b", "--gpu", "h200-sxm", "--rate", "3/s", "--tpot", "60ms"),
+    "audit": (str(TOOL["FILES"] / "megatron_moe.sh"),),
     "topology": ("--gpus", "64"),
     "estimate": ("--model", "8b", "--gpus", "8", "--set", "layout.dp=8", "--set", "layout.zero_stage=3"),
 }
@@ -63,6 +65,6 @@ def test_an_answer_without_a_key_is_refused():
 @pytest.mark.parametrize("command", cases_of_run(sorted(OTHERS), {*OTHERS} - {"rule", "memory"}))
 def test_the_schemas_are_those_that_the_tool_writes(command):
     """After an answer changed: `python tools/write_schemas.py COMMAND`."""
-    answers = (TOOL["answered"](command, words) for words in TOOL["QUESTIONS"][command])
-    written = TOOL["titled"](command, TOOL["schema_of"](answers))
+    answers = [TOOL["answered"](command, words) for words in TOOL["QUESTIONS"][command]]
+    written = TOOL["titled"](command, TOOL["schema_of"](answers, is_document=True))
     assert json.loads(TOOL["file_of"](command).read_text(encoding="utf-8")) == written

@@ -207,27 +207,28 @@ def _latent_norm(name: str, work: Workload, numbers: Quantity, parameters: int) 
 def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:
     """Scores of all earlier keys by a few small heads, whole on every rank of tp (DeepSeek-V3.2 §2.1).
 
-    The scores of a sequence, one a pair after the heads are summed, are written and read in fp32.
+    The scores of a sequence, one a pair after the heads are summed, are written and read in fp32. Where only
+    some layers choose, each has that share of an indexer.
     """
     T, H, q = shard.tokens, model.hidden_size, model.q_lora_rank
-    n, d = model.index_heads, model.index_head_dim
-    if not n:
+    if not model.index_heads:
         return ()
+    share = model.index_layers / model.num_layers if model.index_layers else 1.0
+    n, d = model.index_heads, model.index_head_dim
     pairs = shard.microbatch_size * attended_pairs(shard.sequence_length) / shard.cp
+    kept = share * (HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n)
+    query = gemm("index_query", m=T, n=share * n * d, k=q, dtype=dtype, saved_elements=0)
+    key = gemm("index_key", m=T, n=share * (d + n), k=H, dtype=dtype, saved_elements=0)
     scores = Op(
         name="index_scores",
         kind=OpKind.SCAN,
-        flop=2 * pairs * n * d,
-        bytes=2 * FLOAT_BYTES * pairs + HALF_BYTES * T * (n + 1) * d,
-        saved_bytes=HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n,
-        saved_bytes_selective=HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n,
-        parameters=2 * d,
+        flop=share * 2 * pairs * n * d,
+        bytes=share * (2 * FLOAT_BYTES * pairs + HALF_BYTES * T * (n + 1) * d),
+        saved_bytes=kept,
+        saved_bytes_selective=kept,
+        parameters=round(share * (n * d * q + (d + n) * H + 2 * d)) - query.parameters - key.parameters,
     )
-    return (
-        gemm("index_query", m=T, n=n * d, k=q, dtype=dtype, saved_elements=0),
-        gemm("index_key", m=T, n=d + n, k=H, dtype=dtype, saved_elements=0),
-        scores,
-    )
+    return query, key, scores
 
 
 _PROJECTIONS: Mapping[AttentionName, Callable[..., tuple[Op, ...]]] = {

@@ -127,8 +127,8 @@ DENIALS = {
     "app/figures/measured/accuracy.py": {"No run has both a measured and a predicted step time."},
     "app/figures/curves.py": {"No offer has a known price."},
     "app/pages/executor.py": {"No checkpoint yet."},
-    "app/pages/campaign.py": {"No price is known for this GPU: set one under Fabric."},
-    "app/pages/answer/headline.py": {"No price is known for this GPU: set one under Fabric."},
+    "app/pages/campaign.py": {"No price is known for this GPU: set one under More."},
+    "app/pages/answer/headline.py": {"No price is known for this GPU: set one under More."},
     "app/pages/answer/pictures.py": {
         "No other combination of degrees is possible.",
     },

@@ -54,7 +54,8 @@ def collective_bytes(ops: list[Op], axis: str) -> dict[str, float]:
 @pytest.mark.parametrize("profile", ["megatron-core", "megatron-lm-2021"])
 def test_parameters_of_the_operations_sum_to_the_models(name: str, profile: str) -> None:
     """The table and the parameter count are two views of one description."""
-    assert sum(op.parameters for op in ops_of(model(name), name=profile)) == parameter_count(model(name))
+    total = sum(op.parameters for op in ops_of(model(name), name=profile))
+    assert total == pytest.approx(parameter_count(model(name)), rel=1e-14)  # shares of indexers are fractions
 
 
 def test_tensor_parallel_shards_sum_to_the_layer_but_for_replicated_parts() -> None:
