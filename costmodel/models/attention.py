@@ -205,7 +205,7 @@ class LatentAttention(AttentionRecord):
             index_heads=model.index_heads,
             index_head_dim=model.index_head_dim,
             index_topk=model.index_topk,
-            index_share=model.index_layers / model.num_layers if model.index_layers else 1.0,
+            index_share=model.index_share,
         )
 
     @property

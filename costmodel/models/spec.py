@@ -187,6 +187,11 @@ class ModelSpec(_Derived):
         return self.num_experts > 0
 
     @property
+    def index_share(self) -> float:
+        """Share of layers that choose keys by an indexer of their own; the others reuse a choice."""
+        return self.index_layers / self.num_layers if self.index_layers else 1.0
+
+    @property
     def attention(self) -> AttentionKind:
         """The record of its attention."""
         try:

@@ -92,13 +92,8 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
     if (compression := model.compression) is not None:
         return token * window + _entry_bytes(model, compression, kind, token) * context
     share = kind.sliding_share
-    index = index_share(model) * model.index_head_dim * INDEX_KEY_BYTES if model.index_topk else 0.0
+    index = model.index_share * model.index_head_dim * INDEX_KEY_BYTES if model.index_topk else 0.0
     return token * ((1 - share) * context + share * window) + index * context
-
-
-def index_share(model: ModelSpec) -> float:
-    """Share of layers with an indexer of their own; the others reuse the choice of one before."""
-    return model.index_layers / model.num_layers if model.index_layers else 1.0
 
 
 def state_bytes(deployment: Deployment) -> float:
@@ -138,7 +133,7 @@ def decode_core_s(
     if model.index_topk:
         read = _attention_s(cal, deployment, B, np.minimum(seen, model.index_topk))
         indexer = _indexer_s(deployment, B, np.ones_like(seen), seen, model.index_heads)
-        return read + index_share(model) * indexer
+        return read + model.index_share * indexer
     return _attention_s(cal, deployment, B, seen, windowed=kind.sliding_share)
 
 
@@ -156,7 +151,7 @@ def prefill_core_s(
         return _compressed_s(deployment, kind, np.ones_like(q), q, before)
     if model.index_topk:
         indexer = _indexer_s(deployment, np.ones_like(q), q, before, model.index_heads)
-        return index_share(model) * indexer + _chosen_s(cal, deployment, q, before)
+        return model.index_share * indexer + _chosen_s(cal, deployment, q, before)
     windowed = kind.sliding_share
     full = _prefill_s(cal, deployment, q, before)
     if windowed and model.sliding_window:

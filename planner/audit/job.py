@@ -523,17 +523,26 @@ ZERO_OF_FSDP = 3
 
 def _kernels_of_program(reading: Reading, request: PlanRequest) -> dict[str, str]:
     """How a program over FSDP runs its layers, where another engine lends it the price of its axes."""
-    if request.stack != _OF_AXES or reading.family.stack != _OF_DATA:
+    if request.stack != _OF_AXES or _profile_of_family(reading) != _OF_DATA or not _axes_beside_data(reading):
         return {}
     lender, program = switches_of(find_stack(_OF_AXES)), switches_of(find_stack(_OF_DATA))
     return {"compile": program["compile"]} if program["compile"] != lender["compile"] else {}
 
 
+def _profile_of_family(reading: Reading) -> str:
+    """The profile of the family of the files; verl runs over Megatron or over FSDP."""
+    over_fsdp = reading.family.name == "verl" and reading.facts.value("layout.zero_stage") == ZERO_OF_FSDP
+    return reading.family.stack or (_OF_DATA if over_fsdp else "megatron-core")
+
+
+def _axes_beside_data(reading: Reading) -> list[str]:
+    """Axes of sequences and experts that the files split."""
+    return [axis for axis in ("cp", "ep") if (reading.facts.count(f"layout.{axis}") or 1) > 1]
+
+
 def _stack(reading: Reading, notes: _Notes) -> str:
     """The profile that prices the engine of the files."""
-    over_fsdp = reading.family.name == "verl" and reading.facts.value("layout.zero_stage") == ZERO_OF_FSDP
-    name = reading.family.stack or (_OF_DATA if over_fsdp else "megatron-core")
-    split = [axis for axis in ("cp", "ep") if (reading.facts.count(f"layout.{axis}") or 1) > 1]
+    name, split = _profile_of_family(reading), _axes_beside_data(reading)
     if name == _OF_DATA and split:
         lacking = f"{name} has no price of {' and '.join(split)}"
         why = f"{reading.family.name} is priced as {_OF_AXES}, since {lacking}"

@@ -213,7 +213,7 @@ def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:
     T, H, q = shard.tokens, model.hidden_size, model.q_lora_rank
     if not model.index_heads:
         return ()
-    share = model.index_layers / model.num_layers if model.index_layers else 1.0
+    share = model.index_share
     n, d = model.index_heads, model.index_head_dim
     pairs = shard.microbatch_size * attended_pairs(shard.sequence_length) / shard.cp
     kept = share * (HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n)
