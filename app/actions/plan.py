@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.terminal.progress import waiting
 from costmodel.kernels.saved import calibration_for
-from planner.plan import Plan, PlanRequest
+from planner.plan import Plan, PlanRequest, tables_of
 from planner.questions.batches import MOST_TRIED, is_range, read_range, suited, upper_end
 from planner.questions.flags import Flags
 from planner.rules.verdict import illegal
@@ -15,6 +16,9 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible, no_plan
 from planner.search.search import search
 from topology.base.counts import counted
+
+if TYPE_CHECKING:
+    from planner.analysis.headroom import HeadroomPrice
 
 
 def find_plan(request: PlanRequest) -> Plan:
@@ -99,6 +103,14 @@ def _with_note(plan: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
     if isinstance(plan, Infeasible):
         raise no_plan(plan)
     return replace(plan, assumptions=(*plan.assumptions, note(plan)))
+
+
+def headroom_of(plan: Plan) -> HeadroomPrice | None:
+    """What the memory costs that a plan leaves free, by a second search; None where nothing is left free."""
+    from planner.analysis.headroom import headroom_price  # a search that only the whole answer asks for
+
+    with waiting("pricing the memory left free"):
+        return headroom_price(plan, tables_of(plan))
 
 
 def searched_plan(request: PlanRequest) -> Plan | Infeasible:

@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.errors import NO_FEASIBLE_PLAN
-from app.quantities import format_like, format_percent, format_share
+from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
+from app.reports.headroom import headroom_facts
 from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
-from costmodel.memory.fit import fit_text
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
-from planner.analysis.headroom import HeadroomPrice
 from planner.analysis.switch_effects import SwitchEffect
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure
-from topology.base.units import GIB, format_bytes, format_seconds
+from topology.base.units import GIB, format_seconds
 
 MOST_SWITCHES = 5
 _FEWEST_SHARE = 0.001
@@ -41,7 +40,7 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         layout_lines(plan),
         _shares_table(explanation, plan.estimate.step_time_s),
         Lines(title="What binds it", lines=(explanation.memory, *explanation.links)),
-        *_without_headroom(plan, explanation.headroom),
+        *headroom_facts(plan, explanation.headroom),
     ]
     if explanation.runner_up is not None:
         words = plan_words(plan.alternatives[0])
@@ -63,21 +62,6 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
         document=lambda: json_text(unstructure(explanation)),
         records=tuple(unstructure(change) for change in explanation.what_if),
     )
-
-
-def _without_headroom(plan: Plan, price: HeadroomPrice | None) -> tuple[Section, ...]:
-    """The plan that leaves no memory free: what the headroom costs beside it, and what it spares."""
-    if price is None:
-        return ()
-    share = price.costs_s / plan.estimate.step_time_s
-    costs = f"cost {format_seconds(price.costs_s)} of the step, {format_percent(share)}"
-    words = costs if share > _LEAST_GAIN else "cost nothing"
-    pairs = (
-        ("headroom", f"{format_bytes(price.free_bytes)} of a GPU {words}"),
-        ("step", f"{format_seconds(price.step_time_s)} with --memory-headroom 0"),
-        ("memory", fit_text(price.out_of_memory_chance)),
-    )
-    return (Facts(title="Without headroom", pairs=pairs),)
 
 
 def _asked_of_it(plan: Plan) -> tuple[tuple[str, str], ...]:

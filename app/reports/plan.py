@@ -10,6 +10,7 @@ from dataclasses import replace
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.headroom import headroom_facts
 from app.reports.layout_words import layout_lines, other_nodes, plan_words
 from app.reports.plan_brief import brief_facts, left_free_text
 from app.reports.plan_headline import headline_facts, headline_of, run_s
@@ -17,6 +18,7 @@ from app.reports.plan_tables import memory_table, time_table
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import fit_of, fit_text
+from planner.analysis.headroom import HeadroomPrice
 from planner.plan import Alternative, Optimality, Plan, to_json
 from planner.pricing import capacities_bytes
 from planner.rules.check import check_memory
@@ -25,8 +27,13 @@ from planner.search.tight import FITS_WITH
 from topology.base.units import format_bytes, format_chance, format_seconds
 
 
-def plan_answer(plan: Plan) -> Answer:
-    """Everything `plan train` says about its plan."""
+def plan_answer(plan: Plan, headroom: HeadroomPrice | None = None) -> Answer:
+    """Everything `plan train` says about its plan.
+
+    Args:
+        plan: The plan.
+        headroom: What its free memory costs, where that was searched for.
+    """
     plan = _to_its_end(plan)
     sections: list[Section] = [
         headline_facts(plan),
@@ -36,6 +43,7 @@ def plan_answer(plan: Plan) -> Answer:
         time_table(plan.estimate),
         memory_table(plan),
         proof_facts(plan),
+        *headroom_facts(plan, headroom),
     ]
     if plan.alternatives:
         sections.append(alternatives_table(plan))

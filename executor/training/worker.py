@@ -116,7 +116,6 @@ def _run(settings: RunSettings) -> int:
     import torch
     import torch.distributed as dist
 
-    from costmodel.kernels.tables import load_calibration
     from executor.comm.hangs import answer_when_asked
     from executor.model.attention.kernels import attention_line
     from executor.parallel.affinity import bind
@@ -127,7 +126,7 @@ def _run(settings: RunSettings) -> int:
     from executor.torch_internals.quiet import quiet_known_warnings
     from executor.training import loop, trainer
     from executor.training.determinism import be_deterministic
-    from planner.plan import from_json
+    from planner.plan import from_json, tables_of
     from planner.structure import sound
     from topology.base.files import read_text
 
@@ -156,7 +155,7 @@ def _run(settings: RunSettings) -> int:
         )
     links = ""
     if settings.preflight and device.type == "cuda" and environment.get(RESTARTS, "0") == "0":
-        links = check_links(plan, device, load_calibration())
+        links = check_links(plan, device, tables_of(plan))
     ready = trainer.prepare(settings, plan, device)
     if MEETING in environment and dist.get_rank() == 0:
         (Path(environment[MEETING]).parent / f"{STARTED}-{environment.get(RESTARTS, '0')}").touch()

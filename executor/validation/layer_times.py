@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from costmodel.case import Case
-from costmodel.kernels.tables import load_calibration
 from costmodel.layout import PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import is_sliding
 from costmodel.pipeline.schedules import RECORDS
@@ -31,7 +30,7 @@ from executor.parallel.stages import recompute_counts
 from executor.validation.expected_counts import STACK
 from executor.validation.fake_rank import RankTask
 from executor.validation.report import Check, RankMeasurement
-from planner.plan import Plan
+from planner.plan import Plan, tables_of
 from topology.base.units import format_seconds
 from topology.builders import build
 
@@ -109,7 +108,7 @@ def layer_time(plan: Plan, task: RankTask, there: Sequence[RankMeasurement]) -> 
         cluster=build(request.cluster),
         job=request.job,
         stack=stack(STACK),
-        cal=load_calibration(),
+        cal=tables_of(plan),
     )
     errors = []
     for measured in there:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.estimate import PART_NAMES, Estimate, throughput_change
-from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
 from costmodel.training.rank_strides import axis_strides
 from planner.analysis.headroom import HeadroomPrice, headroom_price
 from planner.analysis.switch_effects import SwitchEffect, switch_effects
-from planner.plan import Alternative, Plan, PlanRequest, Problem
+from planner.plan import Alternative, Plan, PlanRequest, Problem, tables_of
 from planner.pricing import capacity_of_fullest, estimate_split, split_of
 from planner.questions.batches import better_batch
 from planner.questions.traced import require_of_a_module
@@ -87,9 +87,9 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
 
     Args:
         plan: a plan of `planner.search.search.search`.
-        cal: calibration tables; the shipped ones by default.
+        cal: calibration tables; those that the plan was made with by default.
     """
-    cal = cal or load_calibration()
+    cal = cal or tables_of(plan)
     problem = plan.problem.of(cal=cal)
     return Explanation(
         shares=time_shares(plan.estimate),

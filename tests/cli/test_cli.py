@@ -466,3 +466,12 @@ def test_the_bound_of_every_objective_is_a_step_time(objective: list[str]) -> No
     else:
         assert proof["status"] == "proven"
         assert proof["bound_s"] == pytest.approx(step_s)
+
+
+def test_the_whole_answer_prices_the_memory_left_free() -> None:
+    """`--full` says what the headroom costs, as `plan explain` does; the brief answer searches once."""
+    question = ("--model", "70b", "--gpus", "32")
+    whole, brief = plan(*question, "--full").stdout, plan(*question).stdout
+    section = whole[whole.index("Without headroom") :].split("\n\n")[0]
+    assert section in plan("explain", *question).stdout
+    assert "Without headroom" not in brief
