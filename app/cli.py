@@ -160,6 +160,7 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
         rewritten,
         with_flags,
     )
+    from app.entry.sentences import command_of_sentence
 
     what = re.split(r" \(Possible|\.? Did you mean", error.format_message())[0].rstrip(".")
     if chosen:
@@ -167,13 +168,19 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
         behind = command_behind_dashes(words)
         named = with_flags(words)
         meant = behind or (_in_our_flags(named) if named else rewritten(words, chosen, flags))
+        meant = meant or command_of_sentence(words)
         fix = _fix_of(what, words, chosen)
         others = left_out(words, chosen, flags) if meant and not behind else ()
         more = instead(words, chosen, flags) if others else ""
         if others:
             meant += f", without {', '.join(others)}" + (f": {more}" if more else "")
     else:
-        meant = _in_our_flags(command_for(words)) or with_flags(words)
+        line = command_for(words)
+        meant = (
+            _in_our_flags(with_flags(shlex.split(line)[1:]) or line)
+            or with_flags(words)
+            or command_of_sentence(words)
+        )
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
     return InputError(

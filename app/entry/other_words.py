@@ -64,6 +64,17 @@ def command_for(words: Sequence[str]) -> str:
         return ""
     given = [] if here.startswith("--") or here.endswith("--help") else list(words[1:])
     given = given[given[:1] == [here] :]  # vllm serve
+    if here == "train" and given and _is_file(given[0]):
+        here = "audit"
+    if here == "diff" and len(given) > 1 and all("." not in name for name in given):
+        return ""  # no files: kinds of GPUs, or models
+    if (
+        here.split()[0] in TRAINING
+        and len(given) > 1
+        and here != "audit"
+        and not any(word.startswith("-") for word in given)
+    ):
+        return ""  # a sentence
     if here == "train":
         return shlex.join(["plan", *given]) if given else "plan --model 70b --gpus 32"
     for flag, instead in WITHOUT_VALUE.items():
@@ -73,6 +84,13 @@ def command_for(words: Sequence[str]) -> str:
     return shlex.join(["plan", *here.split(), *given])
 
 
+def _is_file(word: str) -> bool:
+    """Whether a word is a launch file rather than a flag or a name."""
+    return not word.startswith("-") and (Path(word).suffix in LAUNCH_FILES or Path(word).is_file())
+
+
+LAUNCH_FILES = (".sh", ".bash", ".slurm", ".sbatch", ".py", ".yaml", ".yml", ".toml", ".json", ".cfg", ".log")
+"""Endings of what an audit reads."""
 OF_FILES = frozenset(("audit", "export", "validate"))
 """Commands whose bare words are files."""
 
@@ -90,13 +108,13 @@ def with_flags(words: Sequence[str]) -> str:
     if {*command} & OF_FILES:
         return ""
     named, rest = bare[len(command) :], list(words[len(bare) :])
-    if not 1 <= len(named) <= 2 or not all(word.isdecimal() for word in named[1:]) or not _is_model(named[0]):
+    if not 1 <= len(named) <= 2 or not all(word.isdecimal() for word in named[1:]) or not is_model(named[0]):
         return ""
     flags = [part for pair in zip(("--model", "--gpus"), named, strict=False) for part in pair]
     return shlex.join(["plan", *(each for each in command if each != "train"), *flags, *rest])
 
 
-def _is_model(name: str) -> bool:
+def is_model(name: str) -> bool:
     """Whether a word names a model of the catalog, or several."""
     from costmodel.models.catalog import model
     from topology.base.errors import AmbiguousNameError, InputError

@@ -10,6 +10,7 @@ import pytest
 
 from app.cli import COMMANDS, helped, known_flags, run
 from app.entry.other_words import TRAINING, _by_word, _flags_of, command_for, counted_gpus, rewritten
+from app.entry.sentences import command_of_sentence
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 
@@ -40,6 +41,18 @@ LINES = (
     ("compare a.json b.json", "plan diff a.json b.json"),
     ("vram 70b", "plan estimate --gpus 32 --model 70b"),
     ("dashboard", "plan dash"),
+    ("optimize train.sh", "plan audit train.sh"),
+    ("vllm serve org/Llama-3.1-70B --tensor-parallel-size 4", "plan serve --model org/Llama-3.1-70B --set layout.tp=4"),
+    ("70b on 32 h100", "plan --model 70b --gpus 32 --gpu h100"),
+    ("'70b on 32 h100s?'", "plan --model 70b --gpus 32 --gpu h100"),
+    ("train llama 3.1 70b 64xh200 fp8 tp 8", "plan --model llama-3.1-70b --gpus 64 --gpu h200 --precision fp8 --set layout.tp=8"),
+    ("how many gpus for 70b", "plan --model 70b --gpus 8..1024 --objective gpus --tokens 1T --deadline 30d"),
+    ("deepseek-v3 on 256 nodes of h800", "plan --model deepseek-v3 --gpus 2048 --gpu h800"),
+    ("can i finetune 8b on a 4090 with lora", "plan --model 8b --gpus 1 --gpu 4090 --adapter lora:r=16"),
+    ("why is 70b slow", "plan explain --model 70b --gpus 32"),
+    ("compare h100 b200", "plan sweep --model 70b --gpus 32 --gpu h100,b200"),
+    ("memory llama 70b", "plan memory llama-70b"),
+    ("cost of 70b on 1024 gpus 15T tokens", "plan --model 70b --gpus 1024 --tokens 15T"),
     ("--model 70b --gpus 32 --lr 1e-4", "plan --model 70b --gpus 32"),
     ("--model 70b --gpus 32 --deepspeed ds.json", "plan --model 70b --gpus 32 --for deepspeed"),
     ("--model 70b --gpus 32 --nproc_per_node 8 --nnodes 4", "plan --model 70b --gpus 32"),
@@ -64,6 +77,13 @@ def test_the_exact_command_is_given(line: str, meant: str, capfd: pytest.Capture
     out, told = capfd.readouterr()
     assert out == ""
     assert told.splitlines()[-1] == f"help:  write {meant}"
+
+
+@pytest.mark.parametrize(
+    "line", ["70b on mars", "hello", "70b 13b on 32 h100", "32 h100", "70b 32 64", "gpus"]
+)
+def test_words_that_are_not_understood_give_no_other_question(line: str) -> None:
+    assert command_of_sentence(line.split()) == ""
 
 
 @pytest.mark.parametrize(

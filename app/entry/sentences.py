@@ -1,0 +1,196 @@
+"""A question typed in plain words (``plan 70b on 32 h100``): the exact command line that asks it.
+
+Every word has to be understood: a name of a model or a GPU, a count with what it counts, a degree of an axis,
+a precision, a length, or a word that means nothing here. One that is not gives no command line at all.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.entry.other_words import COUNTED_GPU, command_for, is_model
+
+FILLER: Final = frozenset((
+    "a", "an", "and", "are", "at", "best", "by", "can", "card",
+    "cards", "cluster", "compare", "cost", "do", "does", "efficient", "expensive", "fast",
+    "faster", "finetune", "fine-tune", "fine-tuning", "finetuning", "fit", "fits", "for", "from",
+    "full", "gpu", "gpus", "how", "i", "in", "is", "it", "layout",
+    "long", "me", "mfu", "model", "much", "my", "need", "needed", "of",
+    "on", "one", "optimal", "or", "over", "parallel", "parallelism", "plan", "please",
+    "price", "required", "run", "running", "should", "slow", "speed", "split", "splitting",
+    "strategy", "take", "takes", "the", "throughput", "time", "to", "train", "training",
+    "tune", "tuning", "using", "versus", "vs", "we", "what", "which", "will",
+    "with", "would", "x", "×",
+))  # fmt: skip
+"""Words that say nothing which a flag would."""
+COUNTED: Final = {"gpu": 1, "gpus": 1, "card": 1, "cards": 1, "node": 0, "nodes": 0}
+"""What a number before them counts; 0 of nodes, whose GPUs their kind says."""
+SINGLE: Final = ("a", "an", "one", "single")
+PRECISIONS: Final = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+LENGTH: Final = ("context", "seq", "sequence", "length", "ctx", "seqlen")
+AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
+NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?[kmbt]?", re.IGNORECASE)
+_LONGEST_NAME: Final = 3
+"""Words of a model's name: llama 3.1 70b."""
+FEWEST: Final = "--objective gpus --tokens 1T --deadline 30d"
+
+
+@dataclass(slots=True)
+class _Question:
+    """What has been understood so far."""
+
+    model: str = ""
+    gpus: str = ""
+    nodes: str = ""
+    kinds: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    command: str = ""
+
+
+def command_of_sentence(words: Sequence[str]) -> str:
+    """The command line that asks what words say; "" where a word is not understood, or no model is named.
+
+    >>> command_of_sentence("70b on 32 h100".split())
+    'plan --model 70b --gpus 32 --gpu h100'
+    >>> command_of_sentence("llama 3.1 70b 64xh200 fp8 tp 8".split())
+    'plan --model llama-3.1-70b --gpus 64 --gpu h200 --precision fp8 --set layout.tp=8'
+    >>> command_of_sentence("how many gpus for 70b".split())
+    'plan --model 70b --gpus 8..1024 --objective gpus --tokens 1T --deadline 30d'
+    >>> command_of_sentence("serve 70b on b200".split()), command_of_sentence("70b on mars".split())
+    ('plan serve --model 70b --gpu b200', '')
+    """
+    question, at = _Question(), 0
+    texts = [word.strip(",;:?!()") for text in words for word in text.split()]
+    asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
+    texts = [text for text in texts if text and not (asks_fewest and text.lower() == "many")]
+    while at < len(texts):
+        taken = _read(question, texts[at:])
+        if not taken:
+            return ""
+        at += taken
+    if len(question.kinds) > 1 and not question.model:
+        question.model = "70b"
+    if not question.model:
+        return ""
+    return _line(question, asks_fewest)
+
+
+OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep")
+"""Commands that a question in words may name."""
+
+
+def _read(question: _Question, texts: Sequence[str]) -> int:
+    """Take the next words into the question; gives how many, 0 where they are not understood."""
+    text, word = texts[0], texts[0].lower()
+    after = texts[1].lower() if len(texts) > 1 else ""
+    if (pair := AXIS.fullmatch(f"{word} {after}")) or (pair := AXIS.fullmatch(word)):
+        question.flags += ["--set", f"layout.{pair[1]}={pair[2]}"]
+        return 2 if not AXIS.fullmatch(word) else 1
+    if word in LENGTH and NUMBER.fullmatch(after):
+        question.flags += ["--sequence-length", after]
+        return 2
+    if NUMBER.fullmatch(word) and not _is_gpu(word) and (taken := _count(question, text, after)):
+        return taken
+    if (both := COUNTED_GPU.fullmatch(word)) and not question.gpus:
+        question.gpus = str(int(both[1]) * int(both[2] or 1))
+        if not both[3] or both[3] in COUNTED:
+            return 1
+        question.kinds += [both[3]] if _is_gpu(both[3]) else []
+        return int(_is_gpu(both[3]))
+    if word in PRECISIONS:
+        question.flags += ["--precision", word]
+        return 1
+    if word in ("lora", "qlora"):
+        question.flags += ["--adapter", f"{word}:r=16"]
+        return 1
+    return _name(question, texts)
+
+
+def _count(question: _Question, text: str, after: str) -> int:
+    """Take a number: what it counts stands behind it, or it counts GPUs."""
+    if after in LENGTH:
+        question.flags += ["--sequence-length", text]
+        return 2
+    if after == "tokens":
+        question.flags += ["--tokens", text]
+        return 2
+    if not text.lower().removesuffix("k").isdecimal() or question.gpus or question.nodes:
+        return 0
+    if COUNTED.get(after, 1):
+        question.gpus = text
+    else:
+        question.nodes = text
+    return 2 if after in COUNTED else 1
+
+
+def _name(question: _Question, texts: Sequence[str]) -> int:
+    """Take a command, a GPU, a model's name of up to three words, or a word that says nothing."""
+    text, word = texts[0], texts[0].lower()
+    meant = command_for([word]).split()
+    named = next((each for each in (word, *meant[1:2]) if each in OF_WORDS), "")
+    if named and not question.command and word not in FILLER:
+        question.command = named
+        return 1
+    kind = next((each for each in (text, text.removesuffix("s")) if _is_gpu(each)), "")
+    if kind:
+        question.kinds.append(kind)
+        return 1
+    if word in SINGLE and len(texts) > 1 and _is_gpu(texts[1]) and not question.gpus:
+        question.gpus = "1"
+        return 1
+    if word in FILLER:
+        return 1
+    if question.model:
+        return 0
+    for length in range(min(_LONGEST_NAME, len(texts)), 0, -1):
+        name = "-".join(texts[:length])
+        if any(part.lower() in FILLER for part in texts[:length]) or not is_model(name):
+            continue
+        question.model = name
+        return length
+    return 0
+
+
+def _is_gpu(name: str) -> bool:
+    """Whether a word names a GPU."""
+    from topology.base.errors import InputError
+    from topology.hardware.datasheets import sheet_named
+
+    try:
+        return len(name) > 1 and bool(sheet_named(name).name)
+    except InputError:
+        return False
+
+
+def _line(question: _Question, asks_fewest: bool) -> str:
+    """The command line of what was understood."""
+    command = question.command.replace("train", "")
+    if command == "memory":
+        return shlex.join(["plan", "memory", question.model])
+    if command == "serve":
+        gpu = ["--gpu", question.kinds[0]] if question.kinds else []
+        pins = [each for each in question.flags if each.startswith("layout.")]
+        flags = [part for pin in pins for part in ("--set", pin)]
+        return shlex.join(["plan", "serve", "--model", question.model, *gpu, *flags])
+    if len(question.kinds) > 1:
+        command = "sweep"
+    gpus, fewest = question.gpus, []
+    if question.nodes:
+        gpus = str(int(question.nodes) * _per_node(question.kinds))
+    elif not gpus and asks_fewest:
+        gpus, fewest = "8..1024", FEWEST.split()
+    counted = ["--gpus", gpus or "32"]
+    gpu = ["--gpu", ",".join(question.kinds)] if question.kinds else []
+    start = ["plan", *([command] if command else []), "--model", question.model]
+    return shlex.join([*start, *counted, *gpu, *question.flags, *fewest])
+
+
+def _per_node(kinds: Sequence[str]) -> int:
+    """GPUs of a node of the kind that is named."""
+    from topology.hardware.datasheets import default_gpu, reference_machine, sheet_named
+
+    return reference_machine(sheet_named(kinds[0] if kinds else default_gpu())).gpus_per_node
