@@ -19,6 +19,7 @@ from topology.base.counts import counted
 
 if TYPE_CHECKING:
     from planner.analysis.headroom import HeadroomPrice
+    from planner.analysis.switch_effects import SwitchEffect
 
 
 def find_plan(request: PlanRequest) -> Plan:
@@ -111,6 +112,13 @@ def headroom_of(plan: Plan) -> HeadroomPrice | None:
 
     with waiting("pricing the memory left free"):
         return headroom_price(plan, tables_of(plan))
+
+
+def switch_worth_most(plan: Plan) -> SwitchEffect | None:
+    """The switch that shortens the step most; None where none does, and of stages on unlike GPUs."""
+    from planner.analysis.switch_effects import best_switch  # JSON does not ask for it
+
+    return None if plan.kind_of_stage else best_switch(plan, tables_of(plan))
 
 
 def searched_plan(request: PlanRequest) -> Plan | Infeasible:

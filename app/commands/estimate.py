@@ -25,13 +25,14 @@ def command(
     full:N (N layers of every pipeline rank) or full:auto (as few as fit).
     """
     from app.actions.module import understood_question
-    from app.actions.plan import given_plan
+    from app.actions.plan import given_plan, switch_worth_most
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import estimate_answer
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understood_question(flags, module, inputs)
-    answer = estimate_answer(given_plan(understood.request))
+    plan = given_plan(understood.request)
+    answer = estimate_answer(plan, None if as_json else switch_worth_most(plan))
     for text in understood.notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output, full=full)

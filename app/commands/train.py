@@ -39,7 +39,7 @@ def command(
     --phases file splits it: a layout for each stretch, or one for all, whichever finishes first.
     """
     from app.actions.module import is_traced, understood_question
-    from app.actions.plan import find_plan, headroom_of, plan_asked
+    from app.actions.plan import find_plan, headroom_of, plan_asked, switch_worth_most
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
 
@@ -71,7 +71,11 @@ def command(
         from app.actions.campaign import run_to_its_end
 
         plan = run_to_its_end(plan, failures, min_gpus=min_gpus, by_date=flags.objective == "date")
-    answer = plan_answer(plan, headroom_of(plan) if full or output is not None else None)
+    answer = plan_answer(
+        plan,
+        headroom=headroom_of(plan) if full or output is not None else None,
+        switch=None if as_json else switch_worth_most(plan),
+    )
     for text in notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output, full=full)

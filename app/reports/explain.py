@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
-from app.reports.headroom import headroom_facts
 from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
+from app.reports.single_changes import headroom_facts
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain

@@ -6,19 +6,19 @@ The sections quote the plan and compute nothing that the plan does not state, ap
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
-from app.reports.headroom import headroom_facts
 from app.reports.layout_words import layout_lines, other_nodes, plan_words
 from app.reports.plan_brief import brief_facts, left_free_text
 from app.reports.plan_headline import headline_facts, headline_of, run_s
 from app.reports.plan_tables import memory_table, time_table
+from app.reports.single_changes import headroom_facts, switch_facts
 from costmodel.estimate import throughput_change
 from costmodel.layout import num_axes
 from costmodel.memory.fit import fit_of, fit_text
-from planner.analysis.headroom import HeadroomPrice
 from planner.plan import Alternative, Optimality, Plan, to_json
 from planner.pricing import capacities_bytes
 from planner.rules.check import check_memory
@@ -26,13 +26,20 @@ from planner.search.easing import WITH
 from planner.search.tight import FITS_WITH
 from topology.base.units import format_bytes, format_chance, format_seconds
 
+if TYPE_CHECKING:
+    from planner.analysis.headroom import HeadroomPrice
+    from planner.analysis.switch_effects import SwitchEffect
 
-def plan_answer(plan: Plan, headroom: HeadroomPrice | None = None) -> Answer:
+
+def plan_answer(
+    plan: Plan, *, headroom: HeadroomPrice | None = None, switch: SwitchEffect | None = None
+) -> Answer:
     """Everything `plan train` says about its plan.
 
     Args:
         plan: The plan.
         headroom: What its free memory costs, where that was searched for.
+        switch: The switch that would shorten its step most, where any was tried.
     """
     plan = _to_its_end(plan)
     sections: list[Section] = [
@@ -44,6 +51,7 @@ def plan_answer(plan: Plan, headroom: HeadroomPrice | None = None) -> Answer:
         memory_table(plan),
         proof_facts(plan),
         *headroom_facts(plan, headroom),
+        *switch_facts(switch),
     ]
     if plan.alternatives:
         sections.append(alternatives_table(plan))
@@ -57,7 +65,7 @@ def plan_answer(plan: Plan, headroom: HeadroomPrice | None = None) -> Answer:
         sections=tuple(sections),
         document=lambda: to_json(plan),
         records=tuple(plan.rows()),
-        brief=(brief_facts(plan), *_tight(plan)),
+        brief=(brief_facts(plan, switch), *_tight(plan)),
     )
 
 
@@ -173,9 +181,9 @@ def _ties_text(plan: Plan) -> str:
     return text
 
 
-def estimate_answer(plan: Plan) -> Answer:
+def estimate_answer(plan: Plan, switch: SwitchEffect | None = None) -> Answer:
     """Everything about one given layout; the exit code says that it does not fit."""
-    answer = plan_answer(plan)
+    answer = plan_answer(plan, switch=switch)
     chance = plan.estimate.out_of_memory_chance
     violation = check_memory(
         plan.estimate.memory_by_stage, capacities_bytes(plan), plan.problem.memory_headroom

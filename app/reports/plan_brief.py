@@ -5,7 +5,7 @@ Every figure is one of the whole answer (`app.reports.plan`), which `--full` pri
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from app.quantities import format_count, format_percent, format_share, format_sum, format_usd
 from app.reports.answer import Facts
@@ -19,6 +19,7 @@ from app.reports.plan_headline import (
     price_text,
     unit_of_work,
 )
+from app.reports.single_changes import switch_words
 from costmodel.estimate import PART_NAMES, throughput_change
 from costmodel.memory.fit import fit_text
 from planner.plan import RENTS_WHAT_IT_USES, Plan, PlanRequest
@@ -28,13 +29,16 @@ from topology.base.counts import counted
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.degraded import left_out_words
 
+if TYPE_CHECKING:
+    from planner.analysis.switch_effects import SwitchEffect
+
 _PARTS: Final = 2
 """Parts of the step that are named, the largest ones."""
 _LEAST_SHARE: Final = 0.005
 
 
-def brief_facts(plan: Plan) -> Facts:
-    """The layout, its step, speed, memory, money, proof and evidence, a line each."""
+def brief_facts(plan: Plan, switch: SwitchEffect | None = None) -> Facts:
+    """The layout, its step, speed, memory, money, proof, evidence and the switch worth most, a line each."""
     pairs = [
         ("layout", plan_words(plan)),
         ("step", f"{format_seconds(plan.estimate.step_time_s)}, 80 % band {band_text(plan.estimate)}"),
@@ -49,6 +53,7 @@ def brief_facts(plan: Plan) -> Facts:
         ("proof", _proof(plan)),
         ("evidence", evidence_text(plan.request, plan.estimate) if plan.estimate.evidence else ""),
         ("next", _runner_up(plan)),
+        ("change", switch_words(switch) if switch is not None else ""),
         ("more", "--full (stages, time, assumptions) · plan explain (what would help)"),
     ]
     return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))

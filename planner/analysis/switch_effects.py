@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from costmodel.estimate import throughput_change
 from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable
+from costmodel.memory.fit import fit_of
 from costmodel.switches.profile import switches_of, with_switches
 from costmodel.switches.switch import MASTER_BYTES, SwitchValue, switches
 from costmodel.training.estimate import what_matters
 from planner.engines.fields import is_numeric
 from planner.plan import Plan
 from planner.pricing import estimate_split, split_of
+from planner.rules.check import legal
 
 LEAST_MEMORY_SHARE = 0.01
 """Of the peak: what moves neither it nor the step by a thousandth is not spoken of."""
 LEAST_TIME_SHARE = 1e-3
+FASTEST = frozenset(("on", "native", "fused"))
+"""Values that no other of their switch is faster than."""
+WORTH_NAMING = 0.01
+"""Change of tokens a second from which one switch is named beside a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +55,56 @@ class SwitchEffect:
 
 
 def switch_effects(plan: Plan, cal: Calibration) -> tuple[SwitchEffect, ...]:
-    """Effects of switches that keep the job's numerics and move something, the fastest first."""
+    """Effects of switches that keep the job's numerics and move something, the fastest first.
+
+    One that breaks a rule of the engine with this layout is none.
+    """
+    return _effects(plan, cal, _others(plan))
+
+
+def best_switch(plan: Plan, cal: Calibration) -> SwitchEffect | None:
+    """The switch that shortens the step most, by a hundredth at least, and fits; None where none does.
+
+    Only those are tried that are not set to their fastest value.
+    """
+    if fit_of(plan.estimate.out_of_memory_chance) == "does not fit":
+        return None
+    values = switches_of(plan.problem.stack)
+    others = [each for each in _others(plan) if _may_shorten(plan, each[0], values)]
+    room = max(plan.problem.memory_budget_bytes, plan.estimate.peak_memory_bytes)
+    fitting = (
+        effect
+        for effect in (_effects(plan, cal, others) if others else ())
+        if effect.faster_by >= WORTH_NAMING and effect.peak_memory_bytes <= room
+    )
+    return next(fitting, None)
+
+
+def _may_shorten(plan: Plan, name: str, values: Mapping[str, str]) -> bool:
+    """Whether a switch can shorten the step: it is not at its fastest, and what it spares takes time."""
+    time, step_s = plan.estimate.time, plan.estimate.step_time_s
+    if switches()[name].of == "experts":
+        return plan.layout.ep > 1 or time.host_s >= WORTH_NAMING * step_s
+    if name == "cuda_graph_scope":
+        return time.host_s >= WORTH_NAMING * step_s
+    return values[name] not in FASTEST
+
+
+def _effects(plan: Plan, cal: Calibration, others: Iterable[tuple[str, str]]) -> tuple[SwitchEffect, ...]:
+    """Effects of switches set otherwise, of those that break no rule with the plan's layout."""
     problem = plan.problem.of(cal=cal)
     split = split_of(problem.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
-    before = estimate_split(problem, plan, plan.layout, split)[0]
-    effects = []
-    for name, after in _others(plan):
+    row, values = LayoutTable.from_rows([plan.layout]), switches_of(problem.stack)
+    before, effects = None, []
+    for name, after in others:
         changed = problem.of(stack=with_switches(problem.stack, {name: after}))
+        if not legal(changed, row)[0].all():
+            continue
+        before = before or estimate_split(problem, plan, plan.layout, split)[0]
         estimate = estimate_split(changed, plan, plan.layout, split)[0]
         effect = SwitchEffect(
             name=name,
-            before=switches_of(problem.stack)[name],
+            before=values[name],
             after=after,
             step_time_s=estimate.step_time_s,
             faster_by=throughput_change(before.step_time_s, estimate.step_time_s),

@@ -1,20 +1,24 @@
 """What a switch would change is what an estimate of the same layout with that switch says."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from app.reports.answer import Lines
 from app.reports.explain import explain_answer, explanation_answer
+from app.reports.plan_brief import brief_facts
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
+from costmodel.switches.profile import with_switches
 from costmodel.switches.switch import switches
 from planner.analysis.explain import explain
-from planner.analysis.switch_effects import SwitchEffect, switch_effects
+from planner.analysis.switch_effects import WORTH_NAMING, SwitchEffect, best_switch, switch_effects
 from planner.engines.fields import is_numeric
 from planner.plan import Plan, PlanRequest, problem_of
 from planner.pricing import estimate_split, split_of
+from planner.rules.check import check
 from planner.search.search import search
 from topology.builders import default_cluster
 
@@ -60,6 +64,52 @@ def test_the_fastest_comes_first_and_numerics_are_kept(effects: tuple[SwitchEffe
     for effect in effects:
         sets = switches()[effect.name].value_of(effect.after).sets
         assert not any(is_numeric(f"stack.{field}") for field in sets)
+
+
+def test_none_breaks_a_rule_of_the_engine_with_this_layout(
+    plan: Plan, effects: tuple[SwitchEffect, ...]
+) -> None:
+    """Megatron-LM has no HybridEP beside dropless experts; without limits of an engine it is a choice."""
+    planned = search(replace(plan.request, engine="megatron", top=1))
+    assert isinstance(planned, Plan)
+    of_megatron = switch_effects(planned, load_calibration())
+    assert ("dispatcher", "hybridep") in {(effect.name, effect.after) for effect in effects}
+    assert ("dispatcher", "hybridep") not in {(effect.name, effect.after) for effect in of_megatron}
+    for effect in of_megatron:
+        stack = with_switches(planned.problem.stack, {effect.name: effect.after})
+        assert not check(planned.problem.of(stack=stack), planned.layout)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "fields"),
+    [
+        ("qwen3-30b-a3b", 16, {}),
+        ("mixtral-8x7b", 16, {}),
+        ("llama-3.1-8b", 8, {}),
+        ("llama-3.1-8b", 8, {"stack": "pytorch"}),
+        ("llama-3.1-8b", 8, {"stack": "torchtitan", "engine": "torchtitan"}),
+        ("llama-3.2-1b", 8, {"switches": {"tp_overlap": "off", "gradient_overlap": "off"}}),
+    ],
+)
+def test_the_switch_worth_most_is_the_best_of_all(name: str, gpus: int, fields: dict[str, Any]) -> None:
+    """Only some are tried for it; none of the others would be faster and fit."""
+    request = PlanRequest(
+        model=model(name),
+        cluster=default_cluster("h100-sxm", gpus).spec,
+        job=TrainingJob(sequence_length=4096, global_batch_size=128),
+        top=1,
+        **fields,
+    )
+    plan = search(request)
+    assert isinstance(plan, Plan)
+    room = max(plan.problem.memory_budget_bytes, plan.estimate.peak_memory_bytes)
+    fitting = [e for e in switch_effects(plan, load_calibration()) if e.peak_memory_bytes <= room]
+    best = best_switch(plan, load_calibration())
+    if best is None:
+        assert all(effect.faster_by < WORTH_NAMING for effect in fitting)
+    else:
+        assert best.faster_by == max(effect.faster_by for effect in fitting)
+        assert best.flag in " ".join(text for _, text in brief_facts(plan, best).pairs)
 
 
 def test_the_answer_names_the_switch_that_would_help_most(
