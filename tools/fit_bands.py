@@ -39,6 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_free import STACK_FIELDS
+from fit_parts import LEVEL, fit_parts
 
 from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows
@@ -49,6 +50,7 @@ from costmodel.evidence.table import (
     count_runs,
     evidence_for,
 )
+from costmodel.kernels.level import PARTS
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.spread import Spread
 from costmodel.runs.cells import Row
@@ -414,7 +416,13 @@ def tie_difference(results: Sequence[RunResult]) -> float:
 
 
 def bands_toml(
-    time: Terms, unknown: float, memory: Mapping[str, Spread], tie: float, rows: int, table_name: str
+    time: Terms,
+    parts: Mapping[str, float],
+    unknown: float,
+    memory: Mapping[str, Spread],
+    tie: float,
+    rows: int,
+    table_name: str,
 ) -> str:
     """The file of deviations; what is no residual's (recurrent layers) stays as it is."""
     t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
@@ -425,6 +433,7 @@ def bands_toml(
         f"{engine} = [{', '.join(f'{one:.3f}' for one in each.deviations)}]"
         for engine, each in memory.items()
     )
+    each_part = "\n".join(f"{name} = {parts[name]:.3f}" for name in PARTS)
     scans, today = deviations()["recurrent"], datetime.now(UTC).date().isoformat()
     source = f'source = "tools/fit_bands.py: {rows:,} runs of {table_name}, each left out in four ways"'
     dated = f'{source}\nas_of = "{today}"\n'
@@ -442,6 +451,10 @@ untabled_gpu = {t["untabled_gpu"]:.3f}  # no kernel tables of this very GPU
 [time.engines]  # level of a publisher never measured, on these: containers, drivers, clocks, versions
 {levels}
 unknown = {unknown**0.5 / QUANTILE_80:.3f}  # no engine: about the mixture of known ones that stands for it
+
+[time.parts]  # of the factor that a publisher never measured has on each part of a step, until runs say it
+level = {parts[LEVEL]:.3f}  # of the level of its engine, what all parts share
+{each_part}
 
 [time.hosts]  # host time of a layer: engines whose runs say it, and how far one lies from another
 engines = {json.dumps(sorted(timed_hosts()))}
@@ -470,6 +483,7 @@ def fit_bands(path: str) -> None:
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
         fit_terms(residuals),
+        fit_parts(path, results, kept_columns()),
         level_of_unknown(timed),
         memory,
         tie_difference(results),
