@@ -5,7 +5,8 @@
 writes bands.toml and evidence.json. Every run that was left out has a residual r = log(measured / predicted)
 and keys that no run has which was left in. The half width of its band is w, w² = λ² + Σ (term · times)².
 
-λ is the level of a stranger: how far publishers of an engine lie from what was predicted without them, the
+λ is the level of a stranger, a publication (a table, a round, a container) of which no run was left in, by
+whomever it is: how far publications on an engine lie from what was predicted without them, the
 root mean square over publishers of their mean dense residual. Few publishers say little, so the mean over
 engines counts beside them as `PRIOR` publishers more; it alone is the level of an engine without any.
 The terms minimise the quantile loss of |r| against w at `QUANTILE`: each is the spread that one more thing
@@ -61,9 +62,8 @@ from topology.base.arrays import Vector
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"
 WAYS = ("vendors", "generations", "models", "layouts")
 TERMS = ("shape", "unmeasured", "experts", "untabled_gpu")
-QUANTILE = 0.84
-"""That the terms are fitted at: of few groups, one that was not seen keeps within it less often, and at this
-one the groups left out of the terms, too, are covered in about 80 %."""
+QUANTILE = 0.80
+"""That the terms are fitted at: what the band says of itself."""
 PRIOR = 2.0
 """Publishers that the mean over engines counts for: with fewer of its own it says more than they."""
 OF_MEAN_SIZE = math.sqrt(math.pi / 2)
@@ -83,7 +83,7 @@ class Residual:
         engine: Its family.
         source: Who published it.
         value: log(measured / predicted).
-        stranger: Of a publisher and engine together that no run left in has.
+        stranger: Of a publication (one source: a table, a round, a container) of which no run is left in.
         host_bound: How far the step follows the host's time, 0 where a run left in has timed its engine's.
         times: How often every term applies.
         weight: Of its source, over the root of the source's rows.
@@ -209,7 +209,7 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
             left = [r for r in results if r.name not in names]
             table = table_of(left)
             engines = {r.doubts.engine for r in left if r.error is not None} & set(timed_hosts())
-            known = {kept[r.name]["vendors"] for r in left if r.name in kept}
+            known = {r.group["source"] for r in left if r.name in kept}
             for r in held:
                 doubts = left_out_evidence(r, table)
                 seconds, measured = float(kept[r.name][f"held_out_{way}_s"]), r.measured_step_time_s or 1.0
@@ -217,7 +217,7 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
                     Residual(
                         name=r.name, way=way, group=group, engine=doubts.engine, source=r.group["source"],
                         value=float(np.log(measured / seconds)),
-                        stranger=kept[r.name]["vendors"] not in known,
+                        stranger=r.group["source"] not in known,
                         host_bound=r.doubts.host_bound * (doubts.engine not in engines),
                         times=times_of(doubts), weight=rows[r.group["source"]] ** -0.5,
                     )
