@@ -48,7 +48,7 @@ def states() -> dict[str, str]:
 
     from app.pages.answer.pictures import PICTURES
     from app.requests.links import pack
-    from costmodel.accuracy.anchor import Anchor, stack_level
+    from costmodel.accuracy.anchor import Anchor, MeasuredStep, stack_level
     from costmodel.training.bands import Doubts
     from planner.questions.flags import Flags
     from planner.questions.training import understand
@@ -59,7 +59,9 @@ def states() -> dict[str, str]:
 
     small, larger = packed(model="llama-3.1-8b", gpus="8"), packed(model="llama-3.1-8b", gpus="16")
     level = quote_plus(
-        pack(Anchor(name="runs.csv", levels=(stack_level("megatron-core", [(0.1, Doubts())] * 4),)))
+        pack(
+            Anchor(name="runs.csv", levels=(stack_level("megatron-core", [MeasuredStep(0.1, Doubts())] * 4),))
+        )
     )
     bubble, links, money = map(quote_plus, ("Why is there a bubble?", "Which link hurts?", "Time or money?"))
     found = {f"tab {tab}": f"?picture={quote_plus(tab)}" for tab in PICTURES}

@@ -5,7 +5,8 @@
 writes bands.toml and evidence.json. Every run that was left out has a residual r = log(measured / predicted)
 and keys that no run has which was left in. The half width of its band is w, w² = λ² + Σ (term · times)².
 
-λ is the level of a stranger: how far publishers of an engine lie from what was predicted without them, the
+λ is the level of a stranger, a publication (a table, a round, a container) of which no run was left in, by
+whomever it is: how far publications on an engine lie from what was predicted without them, the
 root mean square over publishers of their mean dense residual. Few publishers say little, so the mean over
 engines counts beside them as `PRIOR` publishers more; it alone is the level of an engine without any.
 The terms minimise the quantile loss of |r| against w at `QUANTILE`: each is the spread that one more thing
@@ -39,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_free import STACK_FIELDS
+from fit_parts import LEVEL, fit_parts
 
 from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows
@@ -49,6 +51,7 @@ from costmodel.evidence.table import (
     count_runs,
     evidence_for,
 )
+from costmodel.kernels.level import PARTS
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.spread import Spread
 from costmodel.runs.cells import Row
@@ -59,9 +62,8 @@ from topology.base.arrays import Vector
 KEPT = Path(__file__).resolve().parents[1] / "docs" / "data" / "cross_validation.csv"
 WAYS = ("vendors", "generations", "models", "layouts")
 TERMS = ("shape", "unmeasured", "experts", "untabled_gpu")
-QUANTILE = 0.84
-"""That the terms are fitted at: of few groups, one that was not seen keeps within it less often, and at this
-one the groups left out of the terms, too, are covered in about 80 %."""
+QUANTILE = 0.80
+"""That the terms are fitted at: what the band says of itself."""
 PRIOR = 2.0
 """Publishers that the mean over engines counts for: with fewer of its own it says more than they."""
 OF_MEAN_SIZE = math.sqrt(math.pi / 2)
@@ -81,7 +83,7 @@ class Residual:
         engine: Its family.
         source: Who published it.
         value: log(measured / predicted).
-        stranger: Of a publisher and engine together that no run left in has.
+        stranger: Of a publication (one source: a table, a round, a container) of which no run is left in.
         host_bound: How far the step follows the host's time, 0 where a run left in has timed its engine's.
         times: How often every term applies.
         weight: Of its source, over the root of the source's rows.
@@ -207,7 +209,7 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
             left = [r for r in results if r.name not in names]
             table = table_of(left)
             engines = {r.doubts.engine for r in left if r.error is not None} & set(timed_hosts())
-            known = {kept[r.name]["vendors"] for r in left if r.name in kept}
+            known = {r.group["source"] for r in left if r.name in kept}
             for r in held:
                 doubts = left_out_evidence(r, table)
                 seconds, measured = float(kept[r.name][f"held_out_{way}_s"]), r.measured_step_time_s or 1.0
@@ -215,7 +217,7 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
                     Residual(
                         name=r.name, way=way, group=group, engine=doubts.engine, source=r.group["source"],
                         value=float(np.log(measured / seconds)),
-                        stranger=kept[r.name]["vendors"] not in known,
+                        stranger=r.group["source"] not in known,
                         host_bound=r.doubts.host_bound * (doubts.engine not in engines),
                         times=times_of(doubts), weight=rows[r.group["source"]] ** -0.5,
                     )
@@ -414,7 +416,13 @@ def tie_difference(results: Sequence[RunResult]) -> float:
 
 
 def bands_toml(
-    time: Terms, unknown: float, memory: Mapping[str, Spread], tie: float, rows: int, table_name: str
+    time: Terms,
+    parts: Mapping[str, float],
+    unknown: float,
+    memory: Mapping[str, Spread],
+    tie: float,
+    rows: int,
+    table_name: str,
 ) -> str:
     """The file of deviations; what is no residual's (recurrent layers) stays as it is."""
     t = dict(zip(TERMS, (np.sqrt(time.squares) / QUANTILE_80).tolist(), strict=True))
@@ -425,6 +433,7 @@ def bands_toml(
         f"{engine} = [{', '.join(f'{one:.3f}' for one in each.deviations)}]"
         for engine, each in memory.items()
     )
+    each_part = "\n".join(f"{name} = {parts[name]:.3f}" for name in PARTS)
     scans, today = deviations()["recurrent"], datetime.now(UTC).date().isoformat()
     source = f'source = "tools/fit_bands.py: {rows:,} runs of {table_name}, each left out in four ways"'
     dated = f'{source}\nas_of = "{today}"\n'
@@ -442,6 +451,10 @@ untabled_gpu = {t["untabled_gpu"]:.3f}  # no kernel tables of this very GPU
 [time.engines]  # level of a publisher never measured, on these: containers, drivers, clocks, versions
 {levels}
 unknown = {unknown**0.5 / QUANTILE_80:.3f}  # no engine: about the mixture of known ones that stands for it
+
+[time.parts]  # of the factor that a publisher never measured has on each part of a step, until runs say it
+level = {parts[LEVEL]:.3f}  # of the level of its engine, what all parts share
+{each_part}
 
 [time.hosts]  # host time of a layer: engines whose runs say it, and how far one lies from another
 engines = {json.dumps(sorted(timed_hosts()))}
@@ -470,6 +483,7 @@ def fit_bands(path: str) -> None:
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
         fit_terms(residuals),
+        fit_parts(path, results, kept_columns()),
         level_of_unknown(timed),
         memory,
         tie_difference(results),

@@ -24,10 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fit_constants import fit
 from fit_free import STACK_FIELDS, Values, bounds_of, predict, prior_centres, profiles_of
+from fit_parts import slopes
 from fit_sample import Sample, load_sample
 
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.evidence.keys import engine_family
+from costmodel.kernels.level import PARTS
 from costmodel.runs.cells import Row
 from costmodel.stack import stacks
 from topology.base.arrays import Vector
@@ -114,8 +116,20 @@ def cross_validate(sample: Sample, groups: Groups) -> Vector:
     return predicted
 
 
+def share_columns(sample: Sample) -> dict[str, list[str]]:
+    """How far every step follows each part, in columns of the stored cross-validation."""
+    shares = slopes(sample, np.zeros((len(PARTS) + 1, len(sample.measured))))[:, 1:]
+    return {
+        f"{part}_share": [f"{share:.3f}" for share in column]
+        for part, column in zip(PARTS, shares.T, strict=True)
+    }
+
+
 def leave_out(path: str, kept: Path = KEPT) -> None:
-    """Store the group and the held-out seconds of every run, by way of leaving out, five digits."""
+    """Store the group and the held-out seconds of every run, by way of leaving out, five digits.
+
+    Beside them stands how far its step follows each part, as shipped constants price it.
+    """
     sample, rows = load_sample(path), {row["id"]: row for row in read_rows(path)}
     columns: dict[str, list[str]] = {
         "id": sample.name.tolist(),
@@ -124,6 +138,7 @@ def leave_out(path: str, kept: Path = KEPT) -> None:
         "dense": [str(int(dense)) for dense in sample.dense],
         "measured_s": [f"{seconds:.5g}" for seconds in sample.measured],
     }
+    columns |= share_columns(sample)
     for way, groups in ways_of(sample, rows).items():
         print(f"{way} left out", flush=True)
         columns[way] = groups.tolist()

@@ -21,6 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
+from anchor_errors import anchoring_table  # noqa: E402
 from fit_bands import TERMS, Residual, coverage, kept_columns, nested, time_residuals  # noqa: E402
 
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
@@ -128,18 +129,6 @@ def ranking_table(kinds: Sequence[Sequence[RunResult]]) -> str:
     return "\n".join(lines)
 
 
-def anchoring_table() -> str:
-    """Errors of unseen sources under anchors of a few of their runs."""
-    from benchmarks.bench_accuracy import errors_anchored_by
-
-    lines = ["| runs of the source | median / mean / p90 |", "|---:|---:|"]
-    for count in (0, 1, 2, 3, 5):
-        errors = errors_anchored_by(count)
-        found = (float(np.median(errors)), float(errors.mean()), float(np.quantile(errors, 0.9)))
-        lines.append(f"| {count} | " + " / ".join(percent(error) for error in found) + " |")
-    return "\n".join(lines)
-
-
 def worst_table(results: Sequence[RunResult]) -> str:
     """Rows that are furthest off, with what makes the model less sure of them."""
     timed = sorted((r for r in results if r.error is not None), key=lambda r: -abs(np.log1p(r.error or 0.0)))
@@ -233,7 +222,7 @@ def terms_text() -> str:
     )
 
 
-def page(kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], held: Held) -> str:
+def page(runs: str, kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], held: Held) -> str:
     """docs/accuracy.md: the hand-written text with its tables and figures filled in."""
     shipped = kinds[-1]
     constants = every_constant(load_calibration()).items()
@@ -249,7 +238,7 @@ def page(kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], he
         "chances": chance_table(shipped),
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
-        "anchoring": anchoring_table(),
+        "anchoring": anchoring_table(runs, {result.name: result for result in shipped}, kept_columns()),
         "fitted": str(len(origins) - len(fixed)),
         "fixed": str(len(fixed)),
         "chosen": str(sum(origin.startswith("fixed: chosen") for origin in fixed)),
@@ -326,7 +315,7 @@ def main() -> None:
     residuals = time_residuals(full)
     held = nested(residuals)
     kinds = [*(left_out(full, way, held) for way in WORDS), full]
-    (DOCS / "accuracy.md").write_text(page(kinds, residuals, held), encoding="utf-8")
+    (DOCS / "accuracy.md").write_text(page(options.runs, kinds, residuals, held), encoding="utf-8")
     write_readme(readme_table(kinds))
     LEFT_OUT_FILE.write_text(left_out_toml(), encoding="utf-8")
     if options.release:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from app.actions.accuracy_plot import write_plot
@@ -11,7 +12,7 @@ from app.errors import INTERRUPTED
 from app.reports.answer import Answer, note
 from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accuracy_answer
 from app.terminal.progress import waiting
-from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
+from costmodel.accuracy.anchor import Anchor, anchor_of, anchored, left_one_out
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.csv_table import RunTable, read_table
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
@@ -19,6 +20,7 @@ from costmodel.accuracy.lora_benchmark import read_benchmark
 from costmodel.accuracy.serving_runs import is_serving_schema
 from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows, training_not_reached
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, training_rows
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
 from topology.base.names import resolve
@@ -59,10 +61,14 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
     )
     kept_anchor = _kept_anchor(question, path, cal)
     done: dict[int, RunResult] = {}
+    predict = partial(
+        predict_rows, rows, cal, trust_paths=question.trust_paths, by_part=question.anchor is not None
+    )
     with waiting(lambda: f"predicting {len(rows):,} runs, {len(done):,} done"):
-        stopped = _stopped(lambda: predict_rows(rows, cal, trust_paths=question.trust_paths, done=done))
+        stopped = _stopped(partial(predict, done=done))
         results = [done.get(i) or training_not_reached(row, i) for i, row in enumerate(rows)]
-        results, anchoring = _anchored(results, question, kept_anchor)
+        pricing = (lambda **_: results) if stopped else predict
+        results, anchoring = _anchored(results, question, kept_anchor, pricing)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])
         note(f"drew {question.plot}")
@@ -134,16 +140,27 @@ def _kept_anchor(question: AccuracyQuestion, path: Path, cal: Calibration) -> An
 
 
 def _anchored(
-    results: Sequence[RunResult], question: AccuracyQuestion, kept_anchor: Anchor | None
+    results: Sequence[RunResult],
+    question: AccuracyQuestion,
+    kept_anchor: Anchor | None,
+    predict: Callable[..., Sequence[RunResult]],
 ) -> tuple[list[RunResult], Anchoring | None]:
     """The rows under the anchor asked for; rows the anchor was fitted on are corrected by the others only."""
     if question.anchor is None:
         return list(results), None
     anchors_itself = kept_anchor is None
-    anchor = kept_anchor or with_levels(fit_anchor(results, name=question.anchor), question.anchor)
+
+    def priced(levels: Sequence[StackLevel]) -> Sequence[RunResult]:
+        return predict(levels=levels) if levels else results
+
+    if kept_anchor is None:
+        anchor, at_level = anchor_of(priced, name=question.anchor)
+        anchor = with_levels(anchor, question.anchor)
+    else:
+        anchor, at_level = kept_anchor, priced(kept_anchor.levels)
     if question.name is not None:
         anchor = _kept(anchor, question.name)
-    after = left_one_out(results) if anchors_itself else [anchored(result, anchor) for result in results]
+    after = left_one_out(at_level) if anchors_itself else [anchored(result, anchor) for result in at_level]
     return after, Anchoring(anchor=anchor, before=results, anchors_itself=anchors_itself)
 
 

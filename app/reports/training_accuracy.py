@@ -14,8 +14,10 @@ from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.training import RunResult, Summary, summarise
 from costmodel.evidence.table import evidence_for, unmeasured
+from costmodel.stack import stack
 from costmodel.training.bands import QUANTILE_80, Doubts, level_deviation
 from costmodel.training.constants import Constant
+from costmodel.training.slowdowns import host_s_per_layer
 from topology.base.units import GIB, format_seconds
 
 DEFAULT_WORST = 5
@@ -132,6 +134,7 @@ def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
             str(level.runs),
             f"×{level.level:.3f}",
             f"±{percent(prior)} → ±{percent(math.exp(QUANTILE_80 * level.deviation) - 1)}",
+            level.words(host_s_per_layer(stack(level.stack).timing)) or "–",
         )
         for level in anchoring.anchor.levels
     ]
@@ -142,7 +145,7 @@ def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
     if anchoring.anchors_itself:
         note += ", every run corrected by the others only"
     title = f"Anchor {anchoring.anchor.name}".rstrip()
-    heads = ("stack", "runs", "measured/predicted", "known to, %")
+    heads = ("stack", "runs", "measured/predicted", "known to, %", "what they say")
     return Table(title=title, columns=heads, rows=tuple(rows), note=note)
 
 

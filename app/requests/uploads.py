@@ -10,11 +10,12 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from app.requests.upload_sizes import MOST_UPLOAD_MIB
-from costmodel.accuracy.anchor import Anchor, fit_anchor
+from costmodel.accuracy.anchor import Anchor, anchor_of
 from costmodel.accuracy.kept_anchors import with_levels
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_rows
@@ -101,7 +102,12 @@ def read_anchor_upload(
     first, content = files[0]
     if first.lower().endswith(".csv"):
         rows = read_runs_upload(first, content)
-        anchor = fit_anchor(compute(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
+        anchor, _ = anchor_of(
+            lambda levels: compute(
+                partial(predict_rows, by_part=True, levels=levels), rows, load_calibration()
+            ),
+            name=ANCHOR_TABLE,
+        )
         return with_levels(anchor, first)
     audit: Audit = compute(audited_texts, read_texts_upload(files), rest)
     return Anchor(name=ANCHOR_LOG, levels=(stack_level_of_log(audit, ANCHOR_LOG),))

@@ -1,29 +1,36 @@
-"""The level of a user's own stack, from one or a few steps they measured.
+"""The level of a user's own stack and of its parts, from one or a few steps they measured.
 
-What the model gets wrong about software it has not seen is mostly one factor per stack: containers, drivers,
-clocks, habits. So a few measured steps are worth more than any term. Per stack profile
+What the model gets wrong about software it has not seen is a factor on everything (containers, drivers,
+clocks) and factors on parts of a step: products, attention, memory passes, the host, the exchange. Steps of
+unlike layouts follow these parts unlike far, so a few of them tell the factors apart. Per stack profile
 
-    y_i = log(measured_i / predicted_i) = μ + ε_i,     μ ~ N(0, λ²),   ε_i ~ N(0, σ_i²)
-    log level = E[μ | y] = Σ y_i/σ_i² / (1/λ² + Σ 1/σ_i²),      deviation² = 1 / (1/λ² + Σ 1/σ_i²)
+    y_i = log(measured_i / predicted_i) = h_i · θ + ε_i,    θ ~ N(0, Λ),    ε_i ~ N(0, σ_i²)
+    C = (Λ⁻¹ + Σ h_i h_iᵀ/σ_i²)⁻¹,    E[θ | y] = C · Σ h_i y_i/σ_i²
 
-with λ the deviation of levels between users and σ_i that of layouts of one user, both from cross-validated
-residuals (``data/bands.toml``): the geometric mean of measured over predicted, drawn towards one as far as
-the runs leave it in doubt.
+with h_i one for the level and, for every part, how far step i follows it; Λ the deviations of publishers
+that were left out, and σ_i that of layouts of one user, both from cross-validated residuals
+(``data/bands.toml``). A part that no step shows keeps its factor of one and all of its doubt. Parts race, so
+how far a step follows them depends on their factors: steps are priced at what was fitted, and fitted anew.
+Runs that are further off as a whole than publishers' are (another clock, a step counted otherwise) say so of
+their level: its deviation grows by as much.
 
-Legend: ``y`` log ratio, ``λ`` level deviation, ``σ`` shape deviation.
+Legend: ``y`` log ratio, ``h`` shares of parts, ``Λ`` prior, ``σ`` shape deviation, ``C`` doubt that remains.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from costmodel.accuracy.training import RunResult
-from costmodel.kernels.level import StackLevel
+from costmodel.kernels.level import PARTS, StackLevel
 from costmodel.serving.levels import ServingLevel
-from costmodel.training.bands import Doubts, interval, level_deviation, shape_deviation, time_deviation
+from costmodel.training.bands import Doubts, anchor_prior, interval, shape_deviation, time_deviation
 
 MOST_LEFT_OUT = 1000  # rows; leaving one out of more changes nothing that can be seen
 FURTHEST = math.log(4.0)  # a step this far from the model is another job, not another level
@@ -50,32 +57,85 @@ class Anchor:
         return next((entry for entry in self.levels if entry.stack == stack), None)
 
 
-def stack_level(stack: str, measured: Sequence[tuple[float, Doubts]]) -> StackLevel:
-    """Level of one stack profile.
+class MeasuredStep(NamedTuple):
+    """log(measured / predicted) of a step, its doubts, and how far it follows each part, if that is known.
+
+    Predicted without any anchor, or what follows for that from a step priced at one.
+    """
+
+    ratio: float
+    doubts: Doubts
+    part_shares: tuple[float, ...] = ()
+
+
+def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
+    """Level of one stack profile and of its parts.
 
     Args:
         stack: The profile.
-        measured: log(measured / predicted) and the doubts of every run.
+        measured: Every run of it.
 
-    >>> one = stack_level("megatron-core", [(0.10, Doubts())])
-    >>> many = stack_level("megatron-core", [(0.10, Doubts())] * 50)
-    >>> 1.0 < one.level < many.level < math.exp(0.10)
+    >>> step = MeasuredStep(0.10, Doubts())
+    >>> first, many = stack_level("megatron-core", [step]), stack_level("megatron-core", [step] * 50)
+    >>> 1.0 < first.level < many.level < math.exp(0.10)
     True
     """
-    prior = 1 / level_deviation(measured[0][1]) ** 2
-    weights = [1 / shape_deviation(doubts) ** 2 for _, doubts in measured]
-    total = prior + sum(weights)
-    mean = sum(w * y for w, (y, _) in zip(weights, measured, strict=True)) / total
-    return StackLevel(stack=stack, level=math.exp(mean), deviation=total**-0.5, runs=len(measured))
+    shares = np.array([[1.0, *(step.part_shares or (0.0,) * len(PARTS))] for step in measured])
+    ratios = np.array([step.ratio for step in measured])
+    noise = np.array([shape_deviation(step.doubts) for step in measured])
+    by_part = any(step.part_shares for step in measured)
+    prior = np.array(anchor_prior(measured[0].doubts, by_part=by_part))
+    usual = shares.mean(axis=0)
+    if by_part:
+        expected = math.hypot(float(np.linalg.norm(usual * prior)), float(np.linalg.norm(noise)) / len(noise))
+        prior[0] *= max(1.0, abs(float(ratios.mean())) / (FAR * expected))
+    scaled = shares * prior / noise[:, None]
+    inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
+    remaining = prior[:, None] * inverse * prior
+    means = np.exp(remaining @ (shares.T @ (ratios / noise**2)))
+    return StackLevel(
+        stack=stack,
+        level=float(means[0]),
+        deviation=math.sqrt(float(usual @ remaining @ usual)),
+        runs=len(measured),
+        covariance=tuple(tuple(row) for row in remaining.tolist()) if by_part else (),
+        **dict(zip(PARTS, means[1:].tolist(), strict=True)),
+    )
+
+
+FAR = 2.0
+"""Deviations within which the mean of own runs lies, 19 times of 20, if they are as publishers' are."""
+PASSES = 3
+"""Times that own steps are priced at what was fitted to them: exchange that a second layout no longer hides,
+at twice its time, is within a hundredth of where further passes would put it."""
+
+
+def anchor_of(
+    price: Callable[[Sequence[StackLevel]], Sequence[RunResult]], *, name: str = "", when: str = ""
+) -> tuple[Anchor, Sequence[RunResult]]:
+    """The anchor of measured runs, and these runs as they are priced at it.
+
+    Args:
+        price: Predicts the runs, those of a stack at its level where one is given.
+        name: What it is remembered under.
+        when: Date, ISO 8601.
+    """
+    results = price(())
+    anchor = fit_anchor(results, name=name, when=when)
+    for _ in range(PASSES if any(level.covariance for level in anchor.levels) else 0):
+        results = price(anchor.levels)
+        anchor = fit_anchor(results, name=name, when=when)
+    return anchor, results
 
 
 def fit_anchor(results: Sequence[RunResult], *, name: str = "", when: str = "") -> Anchor:
     """Levels of every stack among predicted runs that have a time and are not far from any level."""
-    by_stack: dict[str, list[tuple[float, Doubts]]] = defaultdict(list)
+    by_stack: dict[str, list[MeasuredStep]] = defaultdict(list)
     for result in results:
         ratio = log_ratio(result)
         if ratio is not None and abs(ratio) < FURTHEST:
-            by_stack[result.stack].append((ratio, result.doubts))
+            cold = ratio + math.log(_factor(result.level, result))
+            by_stack[result.stack].append(MeasuredStep(cold, result.doubts, result.part_shares))
     levels = tuple(stack_level(stack, measured) for stack, measured in by_stack.items())
     return Anchor(name=name, levels=levels, when=when)
 
@@ -90,9 +150,15 @@ def anchored(result: RunResult, anchor: Anchor) -> RunResult:
     level = anchor.level_of(result.stack)
     if level is None or result.predicted_step_time_s is None:
         return result
-    seconds = level.level * result.predicted_step_time_s
-    lower_s, upper_s = interval(seconds, time_deviation(result.doubts, level.deviation))
+    seconds = _factor(level, result) / _factor(result.level, result) * result.predicted_step_time_s
+    deviation = level.deviation_of(result.part_shares)
+    lower_s, upper_s = interval(seconds, time_deviation(result.doubts, deviation))
     return replace(result, predicted_step_time_s=seconds, lower_s=lower_s, upper_s=upper_s)
+
+
+def _factor(level: StackLevel | None, result: RunResult) -> float:
+    """Factor of a level on a row, as far as its step follows each part."""
+    return 1.0 if level is None else level.factor_of(result.part_shares)
 
 
 def left_one_out(results: Sequence[RunResult]) -> list[RunResult]:

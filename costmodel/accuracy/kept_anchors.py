@@ -6,9 +6,10 @@ import datetime as dt
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
-from costmodel.accuracy.anchor import Anchor, fit_anchor
+from costmodel.accuracy.anchor import Anchor, anchor_of
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.kernels.tables import Calibration
@@ -46,9 +47,9 @@ def find_anchor(text: str, cal: Calibration, *, trust_paths: bool = False) -> An
     """The anchor of this name, or of the runs in this file; see `predict_rows` for the paths in it."""
     if not names_a_file(text):
         return kept_anchor(text)
-    return with_levels(
-        fit_anchor(predict_rows(read_rows(text), cal, trust_paths=trust_paths), name=text), text
-    )
+    predict = partial(predict_rows, read_rows(text), cal, trust_paths=trust_paths, by_part=True)
+    anchor, _ = anchor_of(lambda levels: predict(levels=levels), name=text)
+    return with_levels(anchor, text)
 
 
 def with_levels(anchor: Anchor, path: str) -> Anchor:

@@ -21,6 +21,7 @@ from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.case import Case
 from costmodel.evidence.keys import Footing, footing
 from costmodel.evidence.table import evidence_for
+from costmodel.kernels.level import StackLevel
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
@@ -36,7 +37,7 @@ from costmodel.training.bands import (
     time_deviation,
 )
 from costmodel.training.constants import Constants
-from costmodel.training.score import TrainingScores, evaluate
+from costmodel.training.score import TrainingScores, evaluate, part_shares
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT
 
@@ -69,6 +70,8 @@ class RunResult:
         not_priced: What the row states and no term of the cost model answers to.
         footing: What this prediction rests on.
         doubts: What makes it less sure.
+        part_shares: How far its step follows each of `costmodel.kernels.level.PARTS`, where that was asked.
+        level: Level of the user's own runs at which it was priced, if at any.
     """
 
     name: str
@@ -88,6 +91,8 @@ class RunResult:
     memory_upper_bytes: float | None = None
     out_of_memory_chance: float | None = None
     out_of_memory: bool = False
+    part_shares: tuple[float, ...] = ()
+    level: StackLevel | None = None
 
     @property
     def error(self) -> float | None:
@@ -116,6 +121,8 @@ def predict_rows(
     constants: Constants | None = None,
     trust_paths: bool = False,
     done: dict[int, RunResult] | None = None,
+    by_part: bool = False,
+    levels: Sequence[StackLevel] = (),
 ) -> list[RunResult]:
     """Predict every row of a table; no row can fail the others.
 
@@ -125,10 +132,13 @@ def predict_rows(
         constants: Constants of the composition, the shipped ones by default.
         trust_paths: Whether a row's `cluster` may name a file, which is then read.
         done: Takes every result by its place as soon as it is there.
+        by_part: Say how far every step follows each of its parts, as anchors ask.
+        levels: Of the user's own runs, by stack; rows of these stacks are priced at them.
     """
-    results = {} if done is None else done
+    results, asked = {} if done is None else done, _Asked(cal=cal, constants=constants, by_part=by_part)
     decoded = read_runs(rows, trust_paths=trust_paths)
-    runs = {i: run for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
+    of_stack = {level.stack: level for level in levels}
+    runs = {i: _at_level(run, of_stack) for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
     results |= {
         i: _unpredicted(rows[i], i, "unsupported", str(reason))
         for i, reason in enumerate(decoded)
@@ -136,20 +146,36 @@ def predict_rows(
     }
     mixed_of = {i: run for i, run in runs.items() if run.stand_ins or run.networks}
     for members in alike({i: run for i, run in runs.items() if i not in mixed_of}).values():
-        results |= _predict_or_say(members, rows, cal, constants)
-    results |= _predict_mixtures(mixed_of, rows, cal, constants)
+        results |= _predict_or_say(members, rows, asked)
+    results |= _predict_mixtures(mixed_of, rows, asked)
     return [results[i] for i in range(len(rows))]
 
 
+def _at_level(run: TrainingRun, levels: Mapping[str, StackLevel]) -> TrainingRun:
+    """The run at the level of its stack; one whose engine nobody knows has none."""
+    if run.stand_ins or run.stack.name not in levels:
+        return run
+    return replace(run, stack=replace(run.stack, measured=levels[run.stack.name]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """By which tables and constants rows are predicted, and whether part by part; see `predict_rows`."""
+
+    cal: Calibration
+    constants: Constants | None
+    by_part: bool
+
+
 def _predict_mixtures(
-    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], asked: _Asked
 ) -> dict[int, RunResult]:
     """Predict runs whose engine or network nobody knows: as each that they may be, then the mixture."""
     parts: dict[int, list[RunResult]] = {i: [] for i in runs}
     for each in zip_longest(*(as_each(run) for run in runs.values())):
         there = {i: run for i, run in zip(runs, each, strict=True) if run is not None}
         for members in alike(there).values():
-            for i, result in _predict_or_say(members, rows, cal, constants).items():
+            for i, result in _predict_or_say(members, rows, asked).items():
                 parts[i].append(result)
     return {i: _mixture(run, parts[i]) for i, run in runs.items()}
 
@@ -176,6 +202,7 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
         math.exp(mixture_quantile(np.log(peaks).tolist(), spreads, share)) for share in (MIDDLE, ENDS[1])
     )
     chances = [part.out_of_memory_chance or 0.0 for part in priced]
+    by_part = [part.part_shares for part in usual]
     return replace(
         priced[0],
         stack=" or ".join(dict.fromkeys(part.stack for part in priced)),
@@ -185,6 +212,7 @@ def _mixture(run: TrainingRun, parts: Sequence[RunResult]) -> RunResult:
         predicted_peak_memory_bytes=memory,
         memory_upper_bytes=memory_upper,
         out_of_memory_chance=float(np.mean(chances)),
+        part_shares=tuple(np.mean(by_part, axis=0).tolist()) if all(by_part) else (),
         not_priced=(*priced[0].not_priced, *_mixture_words(run, priced, upper_s / seconds - 1)),
     )
 
@@ -233,15 +261,15 @@ def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, Training
 
 
 def _predict_or_say(
-    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], asked: _Asked
 ) -> dict[int, RunResult]:
     """Predict runs of one job; when one of them cannot be, predict each alone and say why not."""
     try:
         with np.errstate(all="ignore"):  # a result that is not finite is reported as such
-            return _predict_alike(runs, rows, cal, constants)
+            return _predict_alike(runs, rows, asked)
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
         if len(runs) > 1:
-            alone = [_predict_or_say({i: run}, rows, cal, constants) for i, run in runs.items()]
+            alone = [_predict_or_say({i: run}, rows, asked) for i, run in runs.items()]
             return {i: result for results in alone for i, result in results.items()}
         (i,) = runs
         return {i: _refused(rows[i], i, failure)}
@@ -255,22 +283,27 @@ def _refused(row: Row, index: int, failure: Exception) -> RunResult:
 
 
 def _predict_alike(
-    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], asked: _Asked
 ) -> dict[int, RunResult]:
     """Predict runs of one job on one cluster."""
     shared = next(iter(runs.values()))
     table = LayoutTable.from_rows([run.layout for run in runs.values()])
     shares = np.array([run.recomputed_share for run in runs.values()])
-    case = shared.case(cal)
-    scores = evaluate(
-        case, table, constants=constants, recomputed_share=shares, chunk_layers=shared.chunk_layers
-    )
-    tabled = stand_in(cal, shared.cluster.gpu) == shared.cluster.gpu.name
+    case, constants, chunks = shared.case(asked.cal), asked.constants, shared.chunk_layers
+    scores = evaluate(case, table, constants=constants, recomputed_share=shares, chunk_layers=chunks)
+    tabled = stand_in(asked.cal, shared.cluster.gpu) == shared.cluster.gpu.name
     results = {
         i: _result(run, case, _columns(rows[i]), scores, at, tabled=tabled)
         for at, (i, run) in enumerate(runs.items())
     }
-    return results | _at_their_leanest(runs, results, case, constants)
+    results |= _at_their_leanest(runs, results, case, constants)
+    if not asked.by_part:
+        return results
+    parts = part_shares(case, table, constants=constants, recomputed_share=shares, chunk_layers=chunks)
+    return {
+        i: replace(result, part_shares=tuple(parts[:, at].tolist()))
+        for at, (i, result) in enumerate(results.items())
+    }
 
 
 def _at_their_leanest(
@@ -325,6 +358,7 @@ def _result(
         not_priced=run.not_priced,
         footing=rests_on,
         doubts=doubts,
+        level=run.stack.measured,
         measured_step_time_s=run.step_time_s,
         predicted_step_time_s=seconds,
         lower_s=lower_s,

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.case import Case
 from costmodel.evidence.keys import EXPERTS, Footing, footing
 from costmodel.evidence.table import Evidence, evidence_for, unmeasured, unmeasured_memory
+from costmodel.kernels.level import PARTS
 from costmodel.layout import ParallelLayout
 from costmodel.memory.spread import Spread
 from costmodel.models.sizes import is_unmeasured
@@ -111,6 +112,20 @@ def level_deviation(doubts: Doubts) -> float:
     level = table["engines"].get(doubts.engine, table["level"])
     host = 0.0 if doubts.host_measured else table["hosts"]["difference"] * doubts.host_bound
     return math.hypot(level, table["untabled_gpu"] * doubts.untabled_gpu, host)
+
+
+def anchor_prior(doubts: Doubts, *, by_part: bool) -> tuple[float, ...]:
+    """Deviations of a stranger's level and, where steps say how they follow them, of each part of it.
+
+    A host that nobody has timed is in doubt as the part that it is, and not as a level.
+    """
+    if not by_part:
+        return (level_deviation(doubts), *(0.0 for _ in PARTS))
+    parts = dict(deviations()["time"]["parts"])
+    host = 0.0 if doubts.host_measured else deviations()["time"]["hosts"]["difference"]
+    parts["host"] = math.hypot(parts["host"], host)
+    level = parts["level"] * level_deviation(replace(doubts, host_bound=0.0))
+    return (level, *(parts[name] for name in PARTS))
 
 
 def shape_deviation(doubts: Doubts) -> float:

@@ -130,7 +130,8 @@ def _moved_seconds(f: Features, c: Constants, split: StageSplit, rank: int, M: i
     modules = [] if f.mtp is None else [f.mtp_layers * last]
     parts = [*f.runs, *([] if f.mtp is None else [f.mtp]), f.embedding, f.head]
     times = np.array([*layers, *modules, first, last * (1 + f.mtp_layers)])
-    stretch = float(step_stretch(f.layout_numbers.nodes[0], f.environment.level, c))
+    e = f.environment
+    stretch = float(e.exchange * step_stretch(f.layout_numbers.nodes[0], e.level, c))
     moved = {}
     for axis, names in PART_TRANSFERS.items():
         alone = [sum(getattr(part.transfers, name)[0] for name in names) for part in parts]

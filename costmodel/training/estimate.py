@@ -14,7 +14,7 @@ from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import figures_note, gemm_reference, stand_in
-from costmodel.layout import SCHEDULES, ParallelLayout
+from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.fit import out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.kinds import kind_title, mtp_kind
@@ -28,7 +28,6 @@ from costmodel.ops.op import OpKind, ShardShape
 from costmodel.ops.tower import images_of
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import AnyStages, StageCosts, StageSplit, recomputed_layers, step_time
-from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as stack_named
 from costmodel.switches.profile import words_of
 from costmodel.training.bands import (
@@ -42,6 +41,8 @@ from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.priced import Priced, price_layout
 from costmodel.training.raw_times import Features
+from costmodel.training.score import part_shares
+from costmodel.training.slowdowns import host_s_per_layer
 from costmodel.training.stages import stage_costs_of
 from topology.base.counts import counted
 from topology.base.units import HOUR, format_seconds
@@ -136,7 +137,7 @@ def composed_estimate(case: Case, layout: ParallelLayout, parts: Parts, paid_gpu
     doubts = doubts_of(
         rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(model), host_share=host_share
     )
-    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(case.stack)))
+    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(case, layout)))
     peak, spread = max(stage.total_bytes for stage in memory), memory_spread(doubts)
     memory_lower, memory_upper = peak_interval(peak, spread)
     tokens = job.tokens_per_step
@@ -317,9 +318,12 @@ def _steps(count: int) -> str:
     return "1 measured step" if count == 1 else f"{count:,} measured steps"
 
 
-def _level_deviation(stack: SoftwareStack) -> float | None:
-    """What the user's own runs leave in doubt of the level, None without any."""
-    return None if stack.measured is None else stack.measured.deviation
+def _level_deviation(case: Case, layout: ParallelLayout) -> float | None:
+    """What the user's own runs leave in doubt of the level and of parts of this step, None without any."""
+    level = case.stack.measured
+    if level is None or not level.covariance:
+        return None if level is None else level.deviation
+    return level.deviation_of(part_shares(case, LayoutTable.from_rows([layout]))[:, 0].tolist())
 
 
 def _provenance(case: Case, extrapolated_share: float) -> tuple[str, ...]:
@@ -334,6 +338,9 @@ def _provenance(case: Case, extrapolated_share: float) -> tuple[str, ...]:
         lines.append(
             f"times ×{anchor.level:.3f}, the level of {_steps(anchor.runs)} of your own ({anchor.name})"
         )
+        if anchor.covariance:
+            timing = case.stack.timing
+            lines.append(f"these steps say: {anchor.words(host_s_per_layer(timing))}")
     used = [m for m in case.cal.measurements if m.gpu == case.cluster.gpu.name]
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))

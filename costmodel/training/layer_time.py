@@ -103,8 +103,9 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     k, e = part.kernels, f.environment
     gemm = gemm_factor(e, c)
     attention_f, attention_b = _attention(part, e, c)
-    elementwise = c.elementwise_in_step * k.elementwise_s
-    casts_f, casts_b = (c.elementwise_in_step * casts for casts in (k.cast_forward_s, k.cast_backward_s))
+    in_step = e.passes * c.elementwise_in_step
+    elementwise = in_step * k.elementwise_s
+    casts_f, casts_b = (in_step * casts for casts in (k.cast_forward_s, k.cast_backward_s))
     weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + gemm * k.grouped_weight_gradient_s
     inputs = gemm * k.input_gradient_s + gemm * k.grouped_input_gradient_s
     split = 1 + e.splits_accumulation * (c.split_accumulation - 1)
@@ -113,9 +114,10 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     passes_f, passes_b = elementwise + casts_f, c.elementwise_backward * elementwise + casts_b
     passes = passes_f + passes_b
     slow = sustained_slowdown(part, e, c, products + weight + inputs + attention_f + attention_b + passes)
-    gemm, weight, inputs = gemm * slow, weight * slow, inputs * slow
-    attention_f, attention_b = attention_f * slow, attention_b * slow
-    forward = products * slow + attention_f + passes_f
+    multiplied, attended = e.products * slow, e.attention * slow
+    gemm, weight, inputs = gemm * multiplied, weight * multiplied, inputs * multiplied
+    attention_f, attention_b = attention_f * attended, attention_b * attended
+    forward = products * multiplied + attention_f + passes_f
     backward = inputs + attention_b + passes_b + weight + _accumulation(part, f, c)
     backward = k.trains * backward
     tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
@@ -130,7 +132,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         0 * wait, k.reroutes * wait + k.relaunched_share * skew, skew, wait + skew,
     ])  # fmt: skip
     modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
-    modules = modules + gemm * k.repeated_grouped_s + c.elementwise_in_step * k.repeated_elementwise_s
+    modules = modules + gemm * k.repeated_grouped_s + in_step * k.repeated_elementwise_s
     modules = modules + _repeated_transfers(part, f, c, modules)
     repeated = np.stack([
         np.zeros_like(forward), modules,
@@ -170,7 +172,7 @@ def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
     unfused = c.accumulation_bytes * (1 - 0.5 * f.single)
     per_parameter = np.where(e.accumulation_fused, c.accumulation_bytes_fused, unfused)
     return np.asarray(
-        (k.dense_parameters + k.expert_parameters) * per_parameter / e.memory_bandwidth_bytes_per_s
+        e.passes * (k.dense_parameters + k.expert_parameters) * per_parameter / e.memory_bandwidth_bytes_per_s
     )
 
 
@@ -185,7 +187,7 @@ def _tensor_transfers(
     the engine lets it.
     """
     t, e = part.transfers, f.environment
-    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, e.tp_slowdown
+    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, e.exchange * e.tp_slowdown
     forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
     backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
     summed = slowdown * (exposed * GRADIENT_SUMS * t.tp_sharded_backward_s + t.tp_whole_backward_s)
@@ -199,8 +201,9 @@ def _socket_skew(f: Features, c: Constants) -> Vector:
     The processes of a group that sits on both CPU sockets of a host launch apart, and neither kernels nor
     launches of the others go on meanwhile; hosts of one socket have no such groups.
     """
-    exposed = 1 - f.environment.tp_overlap_share * f.tp_inside
-    return np.asarray(exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets)
+    e = f.environment
+    exposed = 1 - e.tp_overlap_share * f.tp_inside
+    return np.asarray(e.host * exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets)
 
 
 def _launched(kernels: Vector, host: Vector, e: Environment, c: Constants) -> Vector:
@@ -224,7 +227,7 @@ def _routing_wait(part: PartTimes, e: Environment, c: Constants, experts: Vector
     launches = c.expert_launch_s * k.local_experts * e.launches_experts_singly * (1 - e.cuda_graphs)
     late = np.maximum(0.0, launches - experts)
     asked = np.maximum(0.0, c.routing_wait_s - c.expert_host_s * e.graphed_routing)
-    return np.asarray(k.routed * (1 - e.static_experts) * (asked + late))
+    return np.asarray(e.host * k.routed * (1 - e.static_experts) * (asked + late))
 
 
 def _context_transfers(
@@ -234,11 +237,11 @@ def _context_transfers(
     t = part.transfers
 
     def exposed(transfer: Vector, attention: Vector) -> Vector:
-        hidden = np.minimum(transfer, attention)
-        return transfer - e.cp_overlap * (1 - c.contention) * hidden
+        moved = e.exchange * transfer
+        return moved - e.cp_overlap * (1 - c.contention) * np.minimum(moved, attention)
 
-    forward = exposed(t.cp_forward_s, attention_f) + t.cp_swap_forward_s
-    return forward, exposed(t.cp_backward_s, attention_b) + t.cp_swap_backward_s
+    forward = exposed(t.cp_forward_s, attention_f) + e.exchange * t.cp_swap_forward_s
+    return forward, exposed(t.cp_backward_s, attention_b) + e.exchange * t.cp_swap_backward_s
 
 
 def _expert_transfers(
@@ -253,8 +256,12 @@ def _expert_transfers(
 
     Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) sections 3.2.1 and 3.2.2.
     """
-    t, share = part.transfers, f.environment.expert_overlap_share
-    alone_f, alone_b = t.ep_forward_s, t.ep_backward_s
+    t, e = part.transfers, f.environment
+    share, alone_f, alone_b = (
+        e.expert_overlap_share,
+        e.exchange * t.ep_forward_s,
+        e.exchange * t.ep_backward_s,
+    )
     longer = np.maximum(forward, backward)
     hidden_f = np.maximum(share * np.minimum(alone_f, longer), f.paired * np.minimum(alone_f, backward))
     hidden_b = np.maximum(share * np.minimum(alone_b, longer), f.paired * np.minimum(alone_b, forward))
@@ -267,8 +274,9 @@ def _repeated_transfers(part: PartTimes, f: Features, c: Constants, kernels: Vec
     t, e = part.transfers, f.environment
     exposed, share = 1 - e.tp_overlap_share * f.tp_inside, np.maximum(e.expert_overlap_share, f.paired)
     tensors = e.tp_slowdown * (exposed * t.tp_sharded_repeated_s + t.tp_whole_repeated_s)
-    hidden = share * np.minimum(t.ep_repeated_s, kernels)
-    return np.asarray(tensors + t.ep_repeated_s - (1 - _slower(c)) * hidden)
+    experts = e.exchange * t.ep_repeated_s
+    hidden = share * np.minimum(experts, kernels)
+    return np.asarray(e.exchange * tensors + experts - (1 - _slower(c)) * hidden)
 
 
 def _slower(c: Constants) -> float:
@@ -283,7 +291,7 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     layer = launched * (1 - np.maximum(e.cuda_graphs, e.graphed_layers))
     launch = layer + c.expert_host_s * (1 - e.graphed_routing) * part.kernels.routed
     collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
-    return launch + collectives, c.host_backward * launch + collectives
+    return e.host * (launch + collectives), e.host * (c.host_backward * launch + collectives)
 
 
 def mtp_steps(f: Features, c: Constants) -> tuple[LayerStep, ...]:

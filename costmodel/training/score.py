@@ -8,12 +8,15 @@ number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.case import Case
 from costmodel.job import TrainingJob
+from costmodel.kernels.level import PARTS
 from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
@@ -22,9 +25,10 @@ from costmodel.memory.stage import (
 )
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
-from costmodel.training.constants import Constants
+from costmodel.training.constants import Constants, default_constants
 from costmodel.training.priced import BLOCK_ROWS, Priced, price_layouts, row_slices
-from costmodel.training.step_time import CostColumns
+from costmodel.training.raw_times import features_of
+from costmodel.training.step_time import CostColumns, compose
 from topology.base.arrays import Vector
 from topology.base.columns import Columns
 
@@ -78,6 +82,44 @@ def evaluate(
         types = rank_types(runs, priced.table, order, case.job.mtp_layers, chunk_layers)
         parts.append(_scores(priced, case.job, types, recomputed[rows]))
     return TrainingScores.concat(parts)
+
+
+def part_shares(
+    case: Case,
+    layouts: LayoutTable,
+    *,
+    constants: Constants | None = None,
+    recomputed_share: Vector | None = None,
+    chunk_layers: tuple[int, ...] = (),
+) -> Vector:
+    """How far every step follows each part of it, d log(step) / d log(part), shape (`PARTS`, layouts).
+
+    A part that hides under another has none, so shares of parts say what measured steps can tell of them.
+    Arguments as `evaluate`.
+    """
+    recomputed = recomputed_share
+    if recomputed is None:
+        recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    runs, order = [run.count for run in layer_runs(case.model)], layer_order(case.model)
+    c, features = constants or default_constants(), features_of(case, layouts)
+    types = rank_types(runs, layouts, order, case.job.mtp_layers, chunk_layers)
+
+    def log_step(**scaled: float) -> Vector:
+        environment = replace(features.environment, **scaled)
+        costs = compose(replace(features, environment=environment), c)
+        return np.log(even_step_seconds(costs, types, recomputed))
+
+    return np.stack([_slope(log_step, name, getattr(features.environment, name)) for name in PARTS])
+
+
+LONGER = 1.05
+"""A part that is this much longer, and shorter, says how far a step follows it."""
+
+
+def _slope(log_step: Callable[..., Vector], part: str, factor: float) -> Vector:
+    """Slope of the logarithm of steps over that of the factor on one part."""
+    above, below = log_step(**{part: factor * LONGER}), log_step(**{part: factor / LONGER})
+    return np.asarray((above - below) / (2 * math.log(LONGER)))
 
 
 def _scores(priced: Priced, job: TrainingJob, types: RankTypes, recomputed_share: Vector) -> TrainingScores:

@@ -66,6 +66,8 @@ class Environment:
         inputs_away: Share of the inputs of recomputed layers that wait in host memory.
         host_link_bytes_per_s: What copies between a GPU and its host reach, per direction.
         level: Factor on every time of a step, from the user's own runs of the stack.
+        products, attention, passes, host, exchange: Factors of the same runs on each of these parts
+            (`costmodel.kernels.level.StackLevel`).
     """
 
     tp_overlap_share: Quantity
@@ -111,6 +113,11 @@ class Environment:
     inputs_away: Quantity = 0.0
     host_link_bytes_per_s: Quantity = math.inf
     level: Quantity = 1.0
+    products: Quantity = 1.0
+    attention: Quantity = 1.0
+    passes: Quantity = 1.0
+    host: Quantity = 1.0
+    exchange: Quantity = 1.0
 
 
 def attention_slowdown(timing: StackTiming, generation: Generation) -> float:
@@ -184,6 +191,7 @@ def job_environment(case: Case) -> Environment:
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
+        **({} if stack.measured is None else stack.measured.parts),
         update_bytes=_update_bytes(job, stack),
         splits_accumulation=float(generation.splits_accumulation and job.is_low_precision),
         design_power_w=gpu.tdp_w,

@@ -121,7 +121,7 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
         recompute_s=add(recompute_s=np.stack([stretch * layer.extra_s for layer in layers[:K]])),
         first_s=stretch * first,
         last_s=stretch * last,
-        every_s=stretch * add(dp_s=exchanged, host_s=e.host_s_per_microbatch),
+        every_s=stretch * add(dp_s=exchanged, host_s=e.host * e.host_s_per_microbatch),
         tail_layer_s=tail[..., :K, :],
         tail_first_s=tail[..., -2, :],
         tail_last_s=tail_last,
@@ -129,7 +129,7 @@ def compose(f: Features, c: Constants, *, by_part: bool = False) -> CostColumns:
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
         forward_share=steps[-1].forward_share[f.placed_shard],
         weight_share=steps[-1].weight_share[f.placed_shard],
-        constant_s=add(pp_s=stretch * _sends(f, c), host_s=e.level * c.step_fixed_s),
+        constant_s=add(pp_s=stretch * _sends(f, c), host_s=e.level * e.host * c.step_fixed_s),
         stretch=stretch,
         host_share=_host_share(steps[-1])[f.placed_shard],
     )
@@ -217,7 +217,7 @@ class _Traffic:
 def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
     """Gather every layout's traffic, scaled from the collective alone to the collective in a step."""
     t, at = f.traffic, f.replication
-    factor = np.where(t.network, c.network_in_step, 1.0)
+    factor = f.environment.exchange * np.where(t.network, c.network_in_step, 1.0)
     return _Traffic(
         gather=(factor * t.microbatch_gather_s)[:, at],
         scatter=(factor * t.microbatch_reduce_s)[:, at],
@@ -269,7 +269,7 @@ def _tail(f: Features, c: Constants, traffic: _Traffic, layers: Sequence[_Layer]
 def update_seconds_per_parameter(e: Environment, c: Constants) -> Quantity:
     """Seconds of an update: what it moves in the GPU's memory, and then what the host's share takes."""
     moved = (c.optimizer_bytes + e.update_bytes) / e.memory_bandwidth_bytes_per_s
-    return (1 - e.host_updated) * moved + e.host_updated * e.host_update_s
+    return (1 - e.host_updated) * e.passes * moved + e.host_updated * e.host_update_s
 
 
 def _sends(f: Features, c: Constants) -> Vector:
@@ -279,4 +279,4 @@ def _sends(f: Features, c: Constants) -> Vector:
     values = c.p2p_exposed * alone + c.p2p_latency_s
     P, M, V = n.pp, n.num_microbatches, n.virtual_stages
     shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
-    return np.asarray(values * waited_sends(P, M, V, shown))
+    return np.asarray(e.exchange * values * waited_sends(P, M, V, shown))

@@ -6,20 +6,21 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from costmodel.accuracy.anchor import FURTHEST, stack_level
+from costmodel.accuracy.anchor import FURTHEST, MeasuredStep, stack_level
 from costmodel.estimate import Estimate
 from costmodel.evidence.keys import engine_family
 from costmodel.evidence.table import unmeasured
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.layout import num_microbatches
+from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
+from costmodel.training.score import part_shares
 from planner.audit.applied import legal_changes
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
 from planner.audit.contract_reading import add_chunks
@@ -308,8 +309,17 @@ def stack_level_of_log(audit: Audit, name: str) -> StackLevel:
         unmeasured=len(unmeasured(predicted.evidence)),
         engine=engine_family(request.stack),
     )
-    level = stack_level(request.stack, [(ratio, doubts)])
+    level = stack_level(request.stack, [MeasuredStep(ratio, doubts, _part_shares(audit))])
     return replace(level, name=name)
+
+
+def _part_shares(audit: Audit) -> tuple[float, ...]:
+    """How far the step of a job follows each part of it, as its files have it."""
+    now = running_of(audit.reading, audit.job, load_calibration())
+    if now is None:
+        return ()
+    case = replace(now.problem.case, stack=now.stack)
+    return tuple(part_shares(case, LayoutTable.from_rows([now.layout]))[:, 0].tolist())
 
 
 def measured_step_s(reading: Reading, job: Job) -> float | None:

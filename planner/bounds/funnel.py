@@ -92,13 +92,15 @@ def step_bound(
 def least_gpus(problem: Problem, step_s: float) -> float:
     """GPUs below which even the peak flop/s, at the level of the user's own runs, takes longer than a step.
 
-    G ≥ level · 6 · parameters · tokens / (peak · step), the products of parameters alone.
+    G ≥ level · products · 6 · parameters · tokens / (peak · step), the products of parameters alone.
     """
     decoder = decoder_of(problem.model)
     parameters = active_parameter_count(decoder) - embedding_parameters(decoder)
     flop = TRAINING_FLOP_PER_PARAMETER * parameters * problem.job.tokens_per_step
     fastest = max(problem.cluster.gpu.peak_flop_per_s.values())
-    return problem.stack.level * flop / (fastest * step_s)
+    measured = problem.stack.measured
+    slower = 1.0 if measured is None else measured.level * measured.products
+    return slower * flop / (fastest * step_s)
 
 
 def compute_times(problem: Problem, shards: LayoutTable) -> MicrobatchTimes:

@@ -15,6 +15,7 @@ from app.cli import run
 from costmodel.accuracy import training
 from costmodel.accuracy.constants_table import STACK_ORIGINS, UNSOURCED, every_constant
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, shipped_runs
+from costmodel.kernels.level import PARTS
 from costmodel.kernels.tables import load_calibration
 from costmodel.training.constants import described_constants
 from tests.counts import tries
@@ -292,14 +293,18 @@ def test_memory_of_the_stacks_is_listed_without_borrowed_sources():
 
 
 def test_an_anchor_corrects_the_level_and_says_what_changed(capsys, tmp_path, rows):
-    """Runs that all take 10 % longer than predicted pull the level up, more than half of the way."""
+    """Runs that all take 10 % longer than predicted pull the step up, more than half of the way."""
     rows = of_2021(rows)
     plain = document(capsys, table(tmp_path / "runs.csv", rows))["rows"]
     for row, found in zip(rows, plain, strict=True):
         row["step_time_s"] = str(1.1 * found["predicted_step_time_s"])
     answer = document(capsys, "--anchor", table(tmp_path / "mine.csv", rows))
     (level,) = answer["anchor"]["levels"]
-    assert 1.1**0.5 < level["level"] < 1.1
+    moved = [
+        after["predicted_step_time_s"] / before["predicted_step_time_s"]
+        for after, before in zip(answer["rows"], plain, strict=True)
+    ]
+    assert 1.1**0.5 < sum(moved) / len(moved) < 1.1
     assert (level["stack"], level["runs"]) == ("megatron-lm-2021", len(rows))
     assert answer["summary_without_anchor"]["median_error"] == pytest.approx(1 - 1 / 1.1)
     assert answer["summary"][-1]["median_error"] < 0.5 * answer["summary_without_anchor"]["median_error"]
@@ -317,15 +322,14 @@ def test_an_anchor_is_remembered_under_its_name(capsys, tmp_path, rows, of_all):
     before, after = document(capsys, of_all), document(capsys, of_all, "--anchor", "my-cluster")
     factor = {
         stack: {
-            round(b["predicted_step_time_s"] / a["predicted_step_time_s"], 9)
+            round(b["predicted_step_time_s"] / a["predicted_step_time_s"], 6)
             for a, b in zip(before["rows"], after["rows"], strict=True)
             if a["stack"] == stack
         }
         for stack in ("megatron-lm-2021", "megatron-core")
     }
     assert factor["megatron-core"] == {1.0}
-    assert len(factor["megatron-lm-2021"]) == 1
-    assert 1.5 < factor["megatron-lm-2021"].pop() < 2.1
+    assert all(1.5 < each < 2.1 for each in factor["megatron-lm-2021"])
 
 
 def test_an_unknown_anchor_and_an_empty_one_are_refused(capsys, tmp_path, rows):
@@ -360,7 +364,8 @@ def test_a_plan_takes_the_level_of_its_anchor(
     for anchor in ([], ["--anchor", "mine"], ["--anchor", run_file]):
         assert run([*question, level["stack"], *anchor, "--json"]) == 0
         seconds[" ".join(anchor[1:])] = json.loads(capsys.readouterr().out)["estimate"]["step_time_s"]
-    assert seconds["mine"] == pytest.approx(level["level"] * seconds[""])
+    parts = [level["level"] * level[part] for part in PARTS]
+    assert min(parts) < seconds["mine"] / seconds[""] < max(parts)
     assert seconds[run_file] == seconds["mine"]
     assert run([*question, "torchtitan", "--anchor", "mine"]) == 2
     said = capsys.readouterr()

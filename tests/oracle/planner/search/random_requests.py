@@ -111,6 +111,7 @@ def random_sizes(r: Random, most_gpus: int, engine: str = FREE) -> PlanRequest:
     stack = r.choice(sorted(stacks()) if engine == FREE else CONTRACTS[engine].stacks)
     precision = "fp8" if "fp8" in cluster.gpus[0].peak_flop_per_s and r.random() < 0.1 else "bf16"
     level = r.choice((0.5, 1.9))
+    parts = {"products": 0.8, "attention": 1.3, "passes": 1.2, "host": 0.6, "exchange": 1.6}
     return PlanRequest(
         model=model,
         cluster=cluster,
@@ -122,7 +123,9 @@ def random_sizes(r: Random, most_gpus: int, engine: str = FREE) -> PlanRequest:
         stack=stack,
         engine=engine,
         memory_headroom=r.choice((0.0, 0.0, 0.0, 0.1, None)),
-        anchor=StackLevel(stack=stack, level=level, deviation=0.1, runs=3) if r.random() < 0.05 else None,
+        anchor=StackLevel(stack=stack, level=level, deviation=0.1, runs=3, **parts)
+        if r.random() < 0.05
+        else None,
     )
 
 

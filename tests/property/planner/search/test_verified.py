@@ -29,7 +29,10 @@ def asked(number: int) -> PlanRequest:
     request = random_sizes(r, 8)
     job = replace(request.job, total_tokens=10**9, deadline_s=1e12)
     cluster = with_memory(request.cluster, ENOUGH_BYTES)
-    level = StackLevel(stack=request.stack, level=r.choice((0.8, 1.3)), deviation=0.1, runs=3, name="mine")
+    level = StackLevel(
+        stack=request.stack, level=r.choice((0.8, 1.3)), deviation=0.1, runs=3, name="mine",
+        products=0.9, attention=1.2, passes=0.8, host=1.5, exchange=1.7,
+    )  # fmt: skip
     request = replace(request, job=job, cluster=cluster, objective=r.choice(OBJECTIVES), top=3)
     request = replace(request, anchor=r.choice((None, level)), memory_headroom=r.choice((None, 0.0, 0.2)))
     layouts = sampled_layouts(r, problem_of(request, CAL), {}, 50)

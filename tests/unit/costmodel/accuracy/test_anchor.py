@@ -1,18 +1,43 @@
 """Anchoring: a few measured steps of a user's stack give its level, and a narrower band."""
 
 import csv
+import functools
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out, stack_level
+from costmodel.accuracy.anchor import (
+    Anchor,
+    MeasuredStep,
+    anchor_of,
+    anchored,
+    fit_anchor,
+    left_one_out,
+    stack_level,
+)
 from costmodel.accuracy.training import RunResult
-from costmodel.kernels.level import StackLevel
-from costmodel.training.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
+from costmodel.case import Case
+from costmodel.job import TrainingJob
+from costmodel.kernels.level import PARTS, StackLevel
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.stack import stack
+from costmodel.training.bands import (
+    Doubts,
+    anchor_prior,
+    deviations,
+    level_deviation,
+    shape_deviation,
+    time_deviation,
+)
+from costmodel.training.score import evaluate, part_shares
+from topology.builders import default_cluster
 
 CROSS_VALIDATION = Path(__file__).parents[4] / "docs" / "data" / "cross_validation.csv"
 
@@ -28,22 +53,24 @@ def result(measured_s: float | None, predicted_s: float | None, stack: str = "to
 def test_one_step_moves_the_level_part_of_the_way() -> None:
     """The posterior mean of one observation: λ²/(λ² + σ²) of its logarithm."""
     lam, sigma = level_deviation(Doubts()), shape_deviation(Doubts())
-    level = stack_level("torchtitan", [(0.2, Doubts())])
+    level = stack_level("torchtitan", [MeasuredStep(0.2, Doubts())])
     assert math.log(level.level) == pytest.approx(0.2 * lam**2 / (lam**2 + sigma**2))
     assert level.deviation == pytest.approx(lam * sigma / math.hypot(lam, sigma))
 
 
 def test_many_steps_give_their_geometric_mean() -> None:
     """The prior fades as one over the number of runs."""
-    many = stack_level("torchtitan", [(math.log(1.1), Doubts()), (math.log(1.3), Doubts())] * 500)
+    many = stack_level(
+        "torchtitan", [MeasuredStep(math.log(1.1), Doubts()), MeasuredStep(math.log(1.3), Doubts())] * 500
+    )
     assert many.level == pytest.approx(math.sqrt(1.1 * 1.3), rel=1e-3)
     assert many.deviation < 0.005
 
 
 def test_an_uncertain_run_counts_less() -> None:
     """A mixture of experts says little about the level of dense runs."""
-    doubtful = stack_level("torchtitan", [(0.2, Doubts(experts=True))])
-    assert doubtful.level < stack_level("torchtitan", [(0.2, Doubts())]).level
+    doubtful = stack_level("torchtitan", [MeasuredStep(0.2, Doubts(experts=True))])
+    assert doubtful.level < stack_level("torchtitan", [MeasuredStep(0.2, Doubts())]).level
 
 
 def test_the_band_of_an_anchored_row_is_narrower_and_still_centred() -> None:
@@ -92,9 +119,9 @@ def held_out_rows() -> dict[str, list[RunResult]]:
     with CROSS_VALIDATION.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["source"] != "vtrain_single_node" and row["dense"] == "1":
-                sources[row["source"]].append(
-                    result(float(row["measured_s"]), float(row["held_out_vendors_s"]), row["stack"])
-                )
+                held_out = result(float(row["measured_s"]), float(row["held_out_vendors_s"]), row["stack"])
+                shares = tuple(float(row[f"{part}_share"]) for part in PARTS)
+                sources[row["source"]].append(replace(held_out, part_shares=shares))
     return sources
 
 
@@ -151,3 +178,107 @@ def test_a_host_that_nobody_timed_widens_the_band_where_launches_set_the_step() 
     assert level_deviation(replace(guessed, host_bound=0.0)) == level_deviation(known)
     expected = math.hypot(level_deviation(known), deviations()["time"]["hosts"]["difference"])
     assert level_deviation(guessed) == pytest.approx(expected)
+
+
+FACTORS = {"products": 1.05, "attention": 1.25, "passes": 0.9, "host": 1.3, "exchange": 1.8}
+"""Of a machine that was made up: each further from one than the spread of publishers."""
+
+
+LENGTHS = {1024: 256, 4096: 128, 32768: 32}
+LAYOUTS = [
+    ParallelLayout(tp=tp, pp=pp, dp=32 // tp // pp, zero_stage=zero, sequence_parallel=tp > 1)
+    for tp, pp, zero in ((1, 1, 3), (2, 1, 1), (8, 1, 1), (2, 4, 1))
+]
+
+
+@functools.cache
+def made_up_case(length: int) -> Case:
+    """An 8B model on 32 GPUs, in sequences of this length."""
+    return Case(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("h100-sxm", 32),
+        job=TrainingJob(sequence_length=length, global_batch_size=LENGTHS[length]),
+        stack=stack("megatron-core"),
+        cal=load_calibration(),
+    )
+
+
+def made_up_rows(
+    levels: Sequence[StackLevel] = (), lengths: Sequence[int] = tuple(LENGTHS)
+) -> list[RunResult]:
+    """Layouts of each length as the made-up machine measures them, and as predicted at these levels."""
+    there = StackLevel(stack="megatron-core", level=1.0, deviation=0.0, runs=1, **FACTORS)
+    at, table, rows = levels[0] if levels else None, LayoutTable.from_rows(LAYOUTS), []
+    for case in map(made_up_case, lengths):
+        mine, theirs = (replace(case, stack=replace(case.stack, measured=level)) for level in (at, there))
+        steps = zip(
+            evaluate(theirs, table).step_time_s.tolist(),
+            evaluate(mine, table).step_time_s.tolist(),
+            part_shares(mine, table).T.tolist(),
+            strict=True,
+        )
+        rows += [
+            replace(result(measured, guess, "megatron-core"), part_shares=tuple(shares), level=at)
+            for measured, guess, shares in steps
+        ]
+    return rows
+
+
+def test_parts_of_a_machine_that_was_made_up_are_recovered() -> None:
+    """Many steps of unlike lengths and layouts give each factor back, where a level alone cannot."""
+    cold = made_up_rows()
+    anchor, rows = anchor_of(lambda levels: (made_up_rows(levels) if levels else cold) * 500)
+    (level,) = anchor.levels
+    for name, factor in FACTORS.items():
+        assert level.level * level.parts[name] == pytest.approx(factor, rel=0.03), name
+    assert max(abs(row.error or 0.0) for row in rows) < 0.01
+    flat = fit_anchor([replace(row, part_shares=()) for row in cold])
+    assert max(abs(anchored(row, flat).error or 0.0) for row in cold) > 0.1
+
+
+def test_four_steps_of_one_length_serve_others_better_by_parts() -> None:
+    """Layouts of 4,096 tokens tell exchange from kernels, which 1,024 and 32,768 follow unlike far."""
+    others = [length for length in LENGTHS if length != 4096]
+
+    def error(*, by_part: bool) -> float:
+        def own(levels: Sequence[StackLevel]) -> list[RunResult]:
+            return [replace(r, part_shares=r.part_shares * by_part) for r in made_up_rows(levels, [4096])]
+
+        anchor, _ = anchor_of(own)
+        return float(np.mean([abs(row.error or 0.0) for row in made_up_rows(anchor.levels, others)]))
+
+    assert error(by_part=True) < error(by_part=False)
+
+
+def test_a_part_that_no_step_shows_stays_in_doubt() -> None:
+    """Steps of products alone say nothing of the host, and a step that the host sets is as unsure as before."""
+    products_alone, host_alone = (1.0, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0, 0.0)
+    level = stack_level("torchtitan", [MeasuredStep(0.2, Doubts(), products_alone)] * 100)
+    assert level.host == 1.0
+    prior = dict(zip(("level", *PARTS), anchor_prior(Doubts(), by_part=True), strict=True))
+    assert level.deviation_of(products_alone) < 0.02
+    assert level.deviation_of(host_alone) == pytest.approx(prior["host"], rel=0.2)
+    assert level.words(4e-4) == f"matrix products ×{level.level * level.products:.2f}"
+
+
+def errors_by_part_too(count: int) -> tuple[list[float], list[float]]:
+    """Errors under the level of some random runs of a source, and under the level and parts of the same."""
+    chance, by_level, by_part = np.random.default_rng(0), [], []
+    for rows in held_out_rows().values():
+        for _ in range(10 if len(rows) > count else 0):
+            chosen = set(chance.choice(len(rows), count, replace=False).tolist())
+            parts = fit_anchor([rows[at] for at in chosen])
+            level = fit_anchor([replace(rows[at], part_shares=()) for at in chosen])
+            others = [row for at, row in enumerate(rows) if at not in chosen]
+            by_level += [abs(anchored(row, level).error or 0.0) for row in others]
+            by_part += [abs(anchored(row, parts).error or 0.0) for row in others]
+    return by_level, by_part
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_own_runs_are_worth_no_less_by_parts_than_as_a_level(count: int) -> None:
+    """Of dense sources that nobody had seen, in the mean and at nine in ten."""
+    by_level, by_part = errors_by_part_too(count)
+    assert len(by_part) > 2000
+    assert np.mean(by_part) < np.mean(by_level)
+    assert np.quantile(by_part, 0.9) < np.quantile(by_level, 0.9)
