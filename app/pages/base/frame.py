@@ -35,6 +35,7 @@ MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
 _answered: dict[str, None] = {}
 """Questions whose answers are kept, the oldest first."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?i?B|[kMBT]|[mµn]?s|h|days)(?:\W|$))")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
@@ -203,6 +204,15 @@ def are_numbers(cells: Sequence[str]) -> bool:
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     """Turn rows into columns."""
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
+
+
+def heading_text(text: str) -> str:
+    """Escape text for large letters, which break often: a unit stays beside its number.
+
+    >>> heading_text("5 % of 3 s").replace("\N{NO-BREAK SPACE}", "_")
+    '5_% of 3_s'
+    """
+    return plain(_UNIT.sub("\N{NO-BREAK SPACE}", text))
 
 
 def plain(text: str) -> str:
