@@ -164,21 +164,29 @@ def held_files(session: str) -> list[int]:
 
 
 def warm_up() -> None:
-    """Import the slow packages, and answer the first page's question in the pool, before anybody asks it.
+    """Load the pages and the slow packages, and answer a first question in the pool, before anybody asks it.
 
     What is loaded then stays for good: frozen, it is not looked through again by the garbage collection that
-    Streamlit runs after every answer, which is half of the processor time of an answer that is known already.
+    Streamlit runs after every answer. Pages that load something later pay for it after each answer.
     """
     import gc
 
-    import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
+    import jinja2  # noqa: F401 - tables load it, as they load pandas
+    import pandas as pd  # noqa: F401 - tables and components load it
+    import pyarrow as pa  # noqa: F401
 
+    from app.actions.plan import finished_plan
     from app.actions.workers import workers
-    from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL
+    from app.figures.step_time import waterfall
+    from app.pages import accuracy, audit, campaign, compare, diagnose, executor, serving, topology, what_if  # noqa: F401
+    from app.pages.question.bar import DEFAULT_GPUS, DEFAULT_MODEL, DEFAULT_TOKENS
+    from planner.plan import Plan
     from planner.questions.flags import Flags
     from planner.questions.training import understand
-    from planner.search.search import search
 
-    workers().call("", search, understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+    flags = Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS, tokens=DEFAULT_TOKENS)
+    plan = workers().call("", finished_plan, understand(flags).request)
+    if isinstance(plan, Plan):
+        waterfall(plan.estimate)  # plotly loads its parts when they are first used
     gc.collect()
     gc.freeze()

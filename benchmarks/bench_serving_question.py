@@ -1,4 +1,4 @@
-"""Seconds of whole `plan serve` commands for the questions whose times are promised (docs/serving.md).
+"""Seconds of whole `plan serve` commands for the questions whose times are promised (docs/notes/serving.md).
 
 `python benchmarks/bench_serving_question.py [--times 3]`: each runs as a process of its own, least of several
 times; CPU seconds beside, since a machine that is shared makes a wall clock say anything.

@@ -1,4 +1,4 @@
-"""The questions that are asked beside AIConfigurator (docs/serving.md): what is served, and in how much time.
+"""The questions that are asked beside AIConfigurator (docs/notes/serving.md): what is served, and how fast.
 
 `python benchmarks/bench_side_by_side.py [--times 3]`: medians within their limits, no pipeline stages,
 requests of one length, one pool and two in one command, as that tool counts them. Least CPU seconds of whole

@@ -83,7 +83,7 @@ def _bytes() -> Iterator[Made]:
     ):
         yield (
             f"How many bytes of KV cache does one token of {name} take in bf16, on all layers together?",
-            [("memory", {"name": name})],
+            [("memory", {"model": name})],
             lambda answers: float(answers[0]["cache"]["bytes_per_further_token"]),
             partial(_cached_bytes, name),
         )
@@ -97,7 +97,7 @@ def _bytes() -> Iterator[Made]:
     ):
         yield (
             f"How many bytes of weights, fp32 gradients, master weights and Adam moments has {name} unsplit?",
-            [("memory", {"name": name})],
+            [("memory", {"model": name})],
             lambda answers: float(answers[0]["state_bytes"]),
             partial(_state_bytes, name),
         )

@@ -127,6 +127,17 @@ def searched_plan(request: PlanRequest) -> Plan | Infeasible:
         return search(request, calibration_for(request.cluster))
 
 
+def finished_plan(request: PlanRequest) -> Plan | Infeasible:
+    """Search, and run what is best to its last token where the question has one.
+
+    One trip to a process of the dashboard's pool gives every number of a page.
+    """
+    from planner.campaign.finish import with_campaign_if_any  # nothing is loaded for a step alone
+
+    answer = search(request)
+    return with_campaign_if_any(answer) if isinstance(answer, Plan) else answer
+
+
 def given_plan(request: PlanRequest) -> Plan:
     """The plan of the layout that a request pins; `NoFeasiblePlanError` when it breaks a rule."""
     plan = plan_of_layout(request, calibration_for(request.cluster))

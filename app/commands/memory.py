@@ -7,12 +7,20 @@ from typing import Annotated
 import typer
 
 from app.flags.completion import model_completion
-from app.flags.shared import AsJson, OutputFile, OutputFormat, PrecisionFlag, SequenceLength, Stack
+from app.flags.shared import (
+    AdapterFlag,
+    AsJson,
+    OutputFile,
+    OutputFormat,
+    PrecisionFlag,
+    SequenceLength,
+    Stack,
+)
 from planner.questions.flags import Flags
 
 
 def command(
-    name: Annotated[
+    model: Annotated[
         str,
         typer.Argument(
             metavar="MODEL",
@@ -24,6 +32,7 @@ def command(
     sequence_length: SequenceLength = None,
     precision: PrecisionFlag = None,
     stack: Stack = None,
+    adapter: AdapterFlag = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -37,8 +46,8 @@ def command(
     from planner.questions.training import understand
 
     flags = Flags(
-        model=name, gpus="1", sequence_length=sequence_length, precision=precision, stack=stack,
-        global_batch_size="1",
+        model=model, gpus="1", sequence_length=sequence_length, precision=precision, stack=stack,
+        adapter=adapter, global_batch_size="1",
     )  # fmt: skip
     understood = understand(flags)
     for text in understood.notes:

@@ -33,12 +33,14 @@ def write_cells(
         value_range: Values of both ends.
     """
     low, high = value_range
+    notes = list(picture.layout.annotations)
     for row, (words, shown) in enumerate(zip(texts, values, strict=True)):
         for column, (text, value) in enumerate(zip(words, shown, strict=True)):
             if value is not None and text:
                 ink = ink_on(colour_at((value - low) / (high - low) if high > low else 0.0, scale))
                 inked = f'<span style="color:{ink}">{text}</span>'  # pages have notes in their own ink
-                picture.add_annotation(x=column, y=row, text=inked, showarrow=False, font={"size": 12})
+                notes.append({"x": column, "y": row, "text": inked, "showarrow": False, "font": {"size": 12}})
+    picture.update_layout(annotations=notes)
 
 
 def colour_at(share: float, scale: Scale) -> tuple[float, float, float]:

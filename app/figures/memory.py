@@ -39,7 +39,7 @@ def memory_bars(
     totals = [stage.total_bytes for stage in stages]
     fullest = max(range(len(stages)), key=totals.__getitem__)
     top_bytes = max((totals[fullest], *(band_bytes or ())))
-    names = [f"stage {number}" for number in range(len(stages))]
+    names, at = [f"stage {number}" for number in range(len(stages))], capacity_bytes / GIB
     picture = figure(
         _reading(fullest, totals[fullest], capacity_bytes, band_bytes, chance),
         barmode="stack",
@@ -51,7 +51,15 @@ def memory_bars(
         },
         legend={"y": 1.08},
         yaxis={"title": "GiB on one GPU", "range": [0, 1.08 * max(top_bytes, capacity_bytes) / GIB]},
-    )
+        shapes=[
+            {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": at, "y1": at,
+             "line": {"color": VERMILION, "width": 2, "dash": "dash"}}
+        ],
+        annotations=[
+            {"text": f"GPU memory {format_bytes(capacity_bytes)}", "xref": "x domain", "x": 1, "y": at,
+             "xanchor": "right", "yanchor": "bottom", "showarrow": False}
+        ],
+    )  # fmt: skip
     held = [f"<br>layers {text}" for text in layers] or [""] * len(stages)
     for part, colour in MEMORY_COLOURS.items():
         values = [getattr(stage, f"{part}_bytes") / GIB for stage in stages]
@@ -65,10 +73,6 @@ def memory_bars(
         )  # fmt: skip
     if band_bytes is not None:
         picture.add_trace(_whisker(names[fullest], totals[fullest], band_bytes))
-    picture.add_hline(
-        y=capacity_bytes / GIB, line={"color": VERMILION, "width": 2, "dash": "dash"},
-        annotation={"text": f"GPU memory {format_bytes(capacity_bytes)}", "xanchor": "right"},
-    )  # fmt: skip
     return picture
 
 

@@ -41,7 +41,7 @@ MEMORY_COLOURS: Mapping[str, str] = {
 }
 """Colours of the parts of memory."""
 
-FAINTEST = 0.2
+FAINTEST = 0.3
 """Opacity of a line that nothing crosses."""
 HEIGHT = 340
 _FEWEST_TICKS = 3
@@ -61,15 +61,18 @@ _TICK_STEPS = (
 
 
 def busy_colour(share: float) -> str:
-    """Colour of a line that is busy for a share of the most: faint when idle, opaque when busiest.
+    """Colour of a line that is busy for a share of the most: faint grey when idle, vermilion when busiest.
 
-    Opacity is what tells them apart on light and on dark paper alike.
+    Opacity is what tells them apart on light and on dark paper alike; an idle line has no hue, which on
+    dark paper would be brown.
 
     >>> busy_colour(0.0), busy_colour(1.0)
-    ('rgba(213, 94, 0, 0.2)', 'rgba(213, 94, 0, 1)')
+    ('rgba(112, 119, 128, 0.3)', 'rgba(213, 94, 0, 1)')
     """
-    opacity = FAINTEST + (1 - FAINTEST) * min(1.0, max(0.0, share))
-    red, green, blue = (int(VERMILION[at : at + 2], 16) for at in (1, 3, 5))
+    share = min(1.0, max(0.0, share))
+    opacity = FAINTEST + (1 - FAINTEST) * share
+    ends = ((int(GREY[at : at + 2], 16), int(VERMILION[at : at + 2], 16)) for at in (1, 3, 5))
+    red, green, blue = (round(idle + share * (busiest - idle)) for idle, busiest in ends)
     return f"rgba({red}, {green}, {blue}, {opacity:.3g})"
 
 

@@ -15,9 +15,9 @@ from app.pages.base.frame import (
     columns_of,
     draw,
     draw_table,
+    finished_or_none,
     guarded,
     plain,
-    plan_or_none,
     planned_answer,
     request_key,
     show_error,
@@ -64,7 +64,7 @@ def render() -> None:
     if request.job.total_tokens is None:
         st.info("Say above how many tokens to train.")
         return
-    plan = finished_on_page(request_key(request), answer)
+    plan = finished_on_page(answer)
     title, *job = headline_of(plan).split(" · ")
     st.subheader(plain(f"{title}, to the last token"), anchor=False)
     st.caption(plain(" · ".join((layout_words(plan.layout), *job))))
@@ -77,10 +77,9 @@ def render() -> None:
             show_section(section)
 
 
-@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
-def finished_on_page(key: str, _plan: Plan) -> Plan:  # noqa: ARG001 - the key is what is cached by
-    """The plan with its campaign; simulated once per question."""
-    return asked(with_campaign, _plan)
+def finished_on_page(plan: Plan) -> Plan:
+    """The plan with its campaign, which was simulated where it was searched; refused where it has none."""
+    return with_campaign(plan) if plan.campaign is None else plan
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Following one run")  # type: ignore[untyped-decorator]
@@ -165,11 +164,7 @@ def show_frontier(plan: Plan) -> None:
         return
     counts = scale_values(request, VARIATIONS[0])[:-1]
     with st.spinner("Running every number to its end", show_time=True):
-        values = list(
-            finishes(
-                request, counts, plan_or_none, lambda plan: finished_on_page(request_key(plan.request), plan)
-            )
-        )
+        values = list(finishes(request, counts, finished_or_none, finished_on_page))
     draw(finish_frontier(values, request.cluster.num_gpus, request.job.deadline_s), "finish_frontier")
     draw_table(columns_of([finish_row(finish) for finish in values]), alt="The run on other numbers of GPUs")
 

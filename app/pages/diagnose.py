@@ -9,7 +9,7 @@ import streamlit as st
 from app.analysis.diagnosed_uploads import diagnosed_upload
 from app.figures.diagnosis import residual_waterfall, step_lanes
 from app.figures.diagnosis_view import DiagnosisView
-from app.pages.base.frame import asked, draw, guarded, plain
+from app.pages.base.frame import asked, draw, guarded, heading_text
 from app.pages.base.sections import show_section
 from app.reports.answer import Section
 from app.requests.upload_sizes import MOST_TRACE_MIB
@@ -35,7 +35,7 @@ def render() -> None:
         )
         return
     headline, sections, view = diagnosis_of_files(tuple((file.name, file.getvalue()) for file in files))
-    hero.header(plain(f"{headline[:1].upper()}{headline[1:]}."), anchor=False)
+    hero.header(heading_text(f"{headline[:1].upper()}{headline[1:]}."), anchor=False)
     show_diagnosis(sections, view)
 
 

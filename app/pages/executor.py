@@ -149,7 +149,7 @@ def show_run_numbers(steps: list[RunStep], plan: Plan | None, *, mfu: bool) -> N
     columns[1].metric("Loss", three_digits(last.loss), border=True, height="stretch")
     difference, colour = difference_to_plan(last, plan)
     columns[2].metric(
-        "Step time",
+        "Latest step",
         format_seconds(last.step_time_s),
         difference,
         delta_color=colour,

@@ -162,12 +162,12 @@ def _facts(cluster: Cluster) -> Facts:
 
 
 def _levels_table(h: Hierarchy) -> Table:
-    """Give the boundaries, inner to outer."""
+    """Give the levels, inner to outer."""
     rows = tuple(_level_row(h, level) for level in h.levels)
     note = "" if rows else f"one node: everything stays on {h.scaleup.kind}"
     return Table(
-        title="Boundaries, inner to outer",
-        columns=("boundary of a", "GPUs", "units", "uplink per GPU", "uplink per unit", "latency"),
+        title="Levels, inner to outer",
+        columns=("level", "GPUs", "units", "uplink per GPU", "uplink per unit", "latency"),
         rows=rows,
         note=note,
     )
@@ -192,9 +192,9 @@ def _axes_table(axes: Sequence[AxisBandwidth], layout: ParallelLayout) -> Table:
     rows = tuple(
         (
             axis.axis,
-            str(axis.size),
-            str(axis.stride),
-            str(axis.nodes),
+            f"{axis.size:,}",
+            f"{axis.stride:,}",
+            f"{axis.nodes:,}",
             three_digits(axis.ring_bytes_per_s / GB),
             three_digits(axis.all_to_all_bytes_per_s / GB),
             three_digits(axis.p2p_bytes_per_s / GB),

@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 from executor.bench.measured_run import measurement_of, run_row, steady_steps, write_measured
-from executor.parallel.device import is_device
+from executor.parallel.planned_device import is_device
 from executor.training.settings import RUN_FILE, read_settings, read_status
 from planner.plan import Plan, from_json
 from topology.base.atomic import write_atomically

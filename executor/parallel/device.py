@@ -9,10 +9,7 @@ from pathlib import Path
 import torch
 
 from executor.torch_internals.groups import nvlinks
-from planner.plan import Plan
 from topology.base.errors import InputError
-from topology.builders import build
-from topology.hardware.device_names import gpu_of_device
 
 DEVICES = Path("/dev")
 
@@ -71,19 +68,6 @@ def require_nvlink(device: torch.device, local_ranks: Sequence[int]) -> None:
             cause=cause,
             fix="leave --async-tp out, or plan with a tp that one NVLink domain holds",
         )
-
-
-def is_device(plan: Plan, device: str, memory_bytes: float) -> bool:
-    """Whether a device is what the plan was made for, by its name and memory; of unlike stages none is."""
-    if plan.kind_of_stage:
-        return False
-    planned = build(plan.request.cluster).gpu
-    if device == "cpu" or planned.architecture == "cpu":
-        return device == planned.architecture
-    try:
-        return gpu_of_device(device, memory_bytes) == planned.name
-    except InputError:
-        return False
 
 
 def device_name(device: torch.device) -> str:

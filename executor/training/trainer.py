@@ -20,9 +20,10 @@ from executor.model.hf_names import plain_names
 from executor.model.pretrained import pretrained_state, published_part
 from executor.model.products.formats import eight_bits_of, require_units
 from executor.parallel.compiled import compile_layers
-from executor.parallel.device import device_memory_bytes, device_name, is_device, require_nvlink
+from executor.parallel.device import device_memory_bytes, device_name, require_nvlink
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline
+from executor.parallel.planned_device import is_device
 from executor.parallel.weights import initialize, load_state_dict, materialize, untrained
 from executor.torch_internals.groups import bound_groups, default_store, groups_here, open_groups
 from executor.training import batches

@@ -1,7 +1,7 @@
 """Least latencies of a replica: what no request can beat, however empty the engine is.
 
 A limit below them rejects a layout without a simulation, and a closed loop is bound by them, so every term
-leaves out what some request may be spared (`docs/serving.md`, "What the certificate rests on").
+leaves out what some request may be spared (`docs/notes/serving.md`, "What the certificate rests on").
 
 Legend: ``B`` tokens of a full step, ``n`` steps a prompt takes, ``b`` decoding requests.
 """

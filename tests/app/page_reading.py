@@ -7,7 +7,7 @@ SMALL = {"model": "llama-3.1-8b", "gpus": "8"}
 
 
 def words(page: Any) -> str:
-    """All text of a page, without the backslashes that keep Markdown from reading it."""
+    """All text of a page, without the backslashes that keep Markdown from reading it; spaces may break."""
     kinds = (
         page.header,
         page.subheader,
@@ -18,7 +18,8 @@ def words(page: Any) -> str:
         page.warning,
         page.error,
     )
-    return "\n".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
+    text = "\n".join(str(element.value) for kind in kinds for element in kind)
+    return text.replace("\\", "").replace("\N{NO-BREAK SPACE}", " ")
 
 
 def numbers(page: Any) -> dict[str, str]:

@@ -241,3 +241,22 @@ def test_what_is_typed_wins_over_variables_these_over_files_those_over_ours(tmp_
 
 def told_by_us() -> dict[str, object]:
     return {**SETTINGS, "server.enableStaticServing": False}
+
+
+def test_what_warms_the_server_up_loads_no_torch_and_leaves_little_to_collect():
+    """Streamlit collects garbage after every answer: of what was loaded later it would look through all."""
+    script = (
+        "import gc, sys\n"
+        "from app.dashboard import warm_up\n"
+        "import app.actions.workers as pool\n"
+        "pool.Workers.call = lambda self, visitor, function, *words: None\n"
+        "warm_up()\n"
+        "loaded = set(sys.modules)\n"
+        "from app.pages import accuracy, audit, campaign, compare, diagnose, executor, serving, topology, what_if\n"
+        "later = sorted(name for name in set(sys.modules) - loaded)\n"
+        "sys.stdout.write(f\"{'torch' in sys.modules} {later} {len(gc.get_objects()) < 20_000}\")\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert told.stdout == "False [] True"

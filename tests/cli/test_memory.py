@@ -45,6 +45,15 @@ def test_a_request_of_a_recurrent_model_keeps_its_states_however_long_it_is(leng
     assert cache == {"engine": "vllm", "fixed_bytes": 48 * page, "bytes_per_further_token": 16 * token}
 
 
+def test_an_adapter_is_all_that_is_trained():
+    """Of Llama 3.1 8B: r·(inputs + outputs) of four projections of attention and three of the feed-forward."""
+    trained = 32 * 16 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336))
+    answer, whole = memory_of("8b", "--adapter", "lora:r=16"), memory_of("8b")
+    assert (answer["gradients_bytes"], answer["optimizer_bytes"]) == (4 * trained, 12 * trained)
+    assert answer["weights_bytes"] == whole["weights_bytes"] + BF16 * trained
+    assert answer["cache"] == whole["cache"]
+
+
 def test_full_windows_are_a_part_of_every_request():
     """Gemma 3 27B: 52 of 62 layers see 1,024 tokens, all have keys and values of 16 groups of 128."""
     layer = BF16 * 2 * 16 * 128

@@ -43,7 +43,7 @@ def test_the_table_names_levels_uplinks_and_bisection(capsys: pytest.CaptureFixt
     out = answer(capsys, "topology", "--gpus", "512")
     assert "\x1b" not in out
     for word in (
-        "bisection 12800 GB/s",
+        "bisection 12.8 TB/s",
         "leaf",
         "uplink per GPU",
         "ring busbw",

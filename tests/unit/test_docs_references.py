@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -61,3 +62,15 @@ def test_constants_named_by_the_cost_model_page_exist() -> None:
     constants = tomllib.loads((ROOT / "costmodel/data/constants.toml").read_text(encoding="utf-8"))
     known = set(constants) | {field.name for group in (StackTiming, StackMemory) for field in fields(group)}
     assert set(re.findall(r"\*([a-z0-9]+(?:_[a-z0-9]+)+)\*", page)) - known == set()
+
+
+def test_what_programs_read_first_lists_every_page() -> None:
+    """`llms.txt` is written from the list of pages, and every page of the docs is in that list or below it."""
+    tool = runpy.run_path(str(ROOT / "tools" / "write_llms.py"))
+    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
+    assert text == tool["page"]()
+    listed = [ROOT / link for link in re.findall(r"\]\(([^)]+)\)", text)]
+    assert [str(path) for path in listed if not path.exists()] == []
+    above = {path.parent if path.name == "README.md" else path for path in listed if path.parent != ROOT}
+    left_out = [page.name for page in PAGES if not above & {page, *page.parents}]
+    assert left_out == ["README.md"]  # the list itself

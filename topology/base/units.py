@@ -154,12 +154,18 @@ def time_unit(value: float) -> tuple[float, str]:
     return pair if value else (1.0, "s")
 
 
-def format_bandwidth(value: float) -> str:
-    """Return a bandwidth in GB/s, below a tenth of one in MB/s.
+_LARGE_BANDWIDTH = 10_000 * GB
+"""From which a bandwidth has five digits before GB/s; those of links and of memory have fewer."""
 
-    >>> format_bandwidth(450e9), format_bandwidth(12.3e6)
-    ('450 GB/s', '12.3 MB/s')
+
+def format_bandwidth(value: float) -> str:
+    """Return a bandwidth in GB/s, below a tenth of one in MB/s, from ten thousand on in TB/s.
+
+    >>> format_bandwidth(450e9), format_bandwidth(12.3e6), format_bandwidth(409.6e12)
+    ('450 GB/s', '12.3 MB/s', '410 TB/s')
     """
+    if value >= _LARGE_BANDWIDTH:
+        return f"{three_digits(value / TERA)} TB/s"
     return f"{three_digits(value / GB)} GB/s" if value >= 0.1 * GB else f"{three_digits(value / MEGA)} MB/s"
 
 

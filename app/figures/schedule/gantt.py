@@ -23,8 +23,8 @@ KIND_NAMES: Mapping[str, str] = {"F": "forward", "B": "backward", "W": "weight g
 MOST_RANKS, MOST_EVENTS = 16, 4000
 _LABELLED_SHARE = 1 / 70
 """Bars narrower than this share of the picture have no room for a number."""
-STRETCHES = ("whole", "start", "middle", "end")
-"""Of a schedule: all of it, or as much as can be read."""
+STRETCHES = ("all that is drawn", "start", "middle", "end")
+"""Of a schedule: all that is drawn of it, or as much as can be read."""
 _SMALLEST_TEXT = 9
 """Pixels; on a narrow screen, numbers that would be smaller are left out."""
 
@@ -157,12 +157,15 @@ def _reading(events: Sequence[DrawnPass], num_microbatches: int | None) -> str:
     idle = 1 - busy_share(events)
     end_s = max(event.end_s for event in events)
     drawn = 1 + max(event.microbatch for event in events)
-    of_all = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
     waiting = format_percent(max(0.0, idle))
     truncation = _truncation(events, shown_events(events))
+    if num_microbatches is None or num_microbatches <= drawn:
+        took = f"{drawn} microbatches take {format_seconds(end_s)}"
+        return f"{took}; ranks wait {waiting} of that time.{truncation}"
     return (
-        f"{drawn}{of_all} microbatches take {format_seconds(end_s)}; "
-        f"ranks wait {waiting} of that time.{truncation}"
+        f"The first and the last of {num_microbatches:,} microbatches, {drawn} in all: the other "
+        f"{num_microbatches - drawn:,} run as those in the middle. A rank waits "
+        f"{format_seconds(max(0.0, idle) * end_s)} in the mean, {waiting} of what is drawn.{truncation}"
     )
 
 

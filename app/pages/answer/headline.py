@@ -13,7 +13,7 @@ from app.pages.answer.launch import show_launch
 from app.pages.answer.report import report_html
 from app.pages.base.carried import add, carry
 from app.pages.base.fit_colours import FIT_COLOURS, FitColour
-from app.pages.base.frame import plain
+from app.pages.base.frame import heading_text, plain
 from app.pages.question.axes import show_pins
 from app.pages.question.bar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_sum, format_usd
@@ -73,7 +73,7 @@ class Number:
 def show_headline(plan: Plan, baseline: Plan | None) -> None:
     """Draw the sentence, its chips, the layout's pins and the numbers."""
     hero = st.container(key="answer", gap="xsmall")
-    hero.header(plain(plan_sentence(plan)), anchor=False)
+    hero.header(heading_text(plan_sentence(plan)), anchor=False)
     hero.caption(plain(" · ".join(headline_of(plan).split(" · ")[1:])))
     hero.markdown(" ".join(f":{colour}-badge[{plain(words)}]" for colour, words in chips(plan)))
     if not plan.kind_of_stage:

@@ -47,7 +47,7 @@ from app.quantities import (
     format_share,
     format_usd,
 )
-from app.reports.answer import Answer, Section
+from app.reports.answer import Answer
 from app.reports.campaign.sections import campaign_sections
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words, other_nodes
@@ -199,16 +199,11 @@ def _finished(plan: Plan) -> None:
     if plan.request.job.total_tokens is None:
         st.info("Say above how many tokens to train.")
         return
-    for section in campaign_in_words(request_key(plan.request), plan):
+    if plan.campaign is None:
+        with_campaign(plan)  # refuses it, and says why
+        return
+    for section in campaign_sections(plan.campaign, run_s(plan.request, plan.estimate)):
         show_section(section)
-
-
-@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
-def campaign_in_words(key: str, _plan: Plan) -> tuple[Section, ...]:  # noqa: ARG001 - the key is what is cached by
-    """The campaign of a plan in words; simulated once per question."""
-    plan = asked(with_campaign, _plan)
-    alone_s = run_s(plan.request, plan.estimate)
-    return () if plan.campaign is None else campaign_sections(plan.campaign, alone_s)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Planning with one change at a time")  # type: ignore[untyped-decorator]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
+from app.actions.plan import finished_plan
 from app.actions.workers import workers
 from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
@@ -34,6 +35,7 @@ MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
 _answered: dict[str, None] = {}
 """Questions whose answers are kept, the oldest first."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?i?B|[kMBT]|[mµn]?s|h|days)(?:\W|$))")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
@@ -95,9 +97,16 @@ def answered_quietly(request: PlanRequest) -> Plan | Infeasible:
     return answer
 
 
+def finished_or_none(request: PlanRequest) -> Plan | None:
+    """The plan of a request with its campaign, or None; for points of a curve of whole runs."""
+    answer = answered_quietly(request)
+    return answer if isinstance(answer, Plan) else None
+
+
 def plan_or_none(request: PlanRequest) -> Plan | None:
-    """The plan of a request, or None; for points of a curve."""
-    searched = _searched(request_key(request))
+    """The plan of a request, or None; for points of a curve, which read its step alone."""
+    key = request_key(request)
+    searched = _searched(key) if key in _answered else _searched_for_a_step(key)
     return searched if isinstance(searched, Plan) else None
 
 
@@ -108,12 +117,18 @@ def request_key(request: PlanRequest) -> str:
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def _searched(key: str) -> Plan | Infeasible:
-    """Search once per question; plans are immutable, so all sessions may share them."""
-    answer = asked(search, structure(json.loads(key), PlanRequest, "the question"))
+    """Search, and run to the end, once per question; plans are immutable, so all sessions may share them."""
+    answer = asked(finished_plan, structure(json.loads(key), PlanRequest, "the question"))
     _answered[key] = None
     while len(_answered) > MOST_CACHED_PLANS:
         _answered.pop(next(iter(_answered)), None)
     return answer
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
+def _searched_for_a_step(key: str) -> Plan | Infeasible:
+    """Search once per question, without its run."""
+    return asked(search, structure(json.loads(key), PlanRequest, "the question"))
 
 
 def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
@@ -189,6 +204,15 @@ def are_numbers(cells: Sequence[str]) -> bool:
 def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     """Turn rows into columns."""
     return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
+
+
+def heading_text(text: str) -> str:
+    """Escape text for large letters, which break often: a unit stays beside its number.
+
+    >>> heading_text("5 % of 3 s").replace("\N{NO-BREAK SPACE}", "_")
+    '5_% of 3_s'
+    """
+    return plain(_UNIT.sub("\N{NO-BREAK SPACE}", text))
 
 
 def plain(text: str) -> str:

@@ -43,7 +43,7 @@ from topology.hardware.datasheets import default_gpu, gpu_aliases
 from topology.spec import ClusterSpec
 
 USUAL_DEADLINE = "30d"
-DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
+DEFAULT_MODEL, DEFAULT_GPUS, DEFAULT_TOKENS = "llama-3.1-70b", "32", "1T"
 UPLOADED, MODEL_OR_CLUSTER = "uploaded file", "of a file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
@@ -195,7 +195,7 @@ def _job(bar: Sequence[Any], limits: Any, engine: Any) -> dict[str, str | None]:
     batch = choose(bar[0], "Global batch", BATCHES, "global_batch_size", default="512", free=True)
     length = choose(bar[1], "Sequence length", LENGTHS, "sequence_length", default="8192", free=True)
     precision = choose(bar[2], "Precision", list(TRAINING), "precision")
-    tokens = text_box(bar[3], "Tokens to train", "1T", "tokens", max_chars=12)
+    tokens = text_box(bar[3], "Tokens to train", DEFAULT_TOKENS, "tokens", max_chars=12)
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
     text = choose(limits, "Objective", list(labels.values()), "objective", aliases=labels)
     objective = next(name for name in OBJECTIVES if labels[name] == text)

@@ -48,7 +48,7 @@ def _facts(campaign: Campaign, steps_s: float, gap: float | None) -> Facts:
     middle = f"{three_digits(campaign.days.p50)} days"
     if campaign.usd is not None:
         middle += f", {format_usd(campaign.usd.p50)}"
-    often = f"one every {format_seconds(campaign.mean_time_between_failures_s)} on average"
+    often = f"one every {format_duration(campaign.mean_time_between_failures_s)} on average"
     share, bound = format_percent(campaign.mean_useful_share), campaign.bound_useful_share
     best = "" if bound is None else f"; no layout beats {format_percent(bound)}"
     planned = three_digits(mean_days(campaign, steps_s))

@@ -22,7 +22,7 @@ from executor.bench.kernels import Benchmark, Timing
 from executor.bench.local_ranks import run_ranks
 from executor.bench.measured_run import steady_steps
 from executor.launch.supervise import with_plan, write_run
-from executor.parallel.device import is_device
+from executor.parallel.planned_device import is_device
 from executor.training import loop
 from executor.training.settings import METRICS_FILE, RunSettings, RunStatus
 from executor.training.trainer import prepare

@@ -18,7 +18,7 @@ from app.actions.planned_checks import check_fits
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from executor.parallel.device import is_device
+from executor.parallel.planned_device import is_device
 from executor.training.optimizer import OptimizerSettings
 from executor.training.trainer import _local_ranks
 from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference

@@ -1,4 +1,4 @@
-"""The search for a serving fleet: bounds, proofs, monotonicity, and the worked scenarios of docs/serving.md."""
+"""The search for a serving fleet: bounds, proofs, monotonicity, and the worked scenarios of the serving notes."""
 
 import re
 from dataclasses import replace
