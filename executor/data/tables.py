@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 from topology.base.files import require_regular
 from topology.base.units import MIB
 
@@ -76,6 +76,7 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
         with parquet.ParquetFile(require_regular(path), buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             require_text(file.schema_arrow, field, path)
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            _require_counted(sizes, file.metadata.num_rows, path)
             yield (
                 sizes,
                 lambda group: file.iter_batches(
@@ -105,6 +106,17 @@ def _opened(path: Path, field: str) -> Iterator[tuple[list[int], Callable[[int],
                 for batch in groups(group)
                 for first in range(0, batch.num_rows, ROWS_AT_ONCE)
             ),
+        )
+
+
+def _require_counted(sizes: Sequence[int], rows: int, path: Path) -> None:
+    """Refuse groups of rows that are not those of the table: a place in it would lie outside."""
+    if min(sizes, default=0) < 0 or sum(sizes) != rows:
+        counts = shortened(", ".join(map(str, sizes)), 80)
+        raise InputError(
+            what=f"{path} cannot be read as a table",
+            cause=f"its {len(sizes)} groups of rows have {counts} rows, the table {rows}",
+            fix="write it again: it is damaged",
         )
 
 

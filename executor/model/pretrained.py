@@ -16,7 +16,7 @@ from costmodel.models.hf.config import read_config
 from costmodel.models.spec import ModelSpec, decoder_of
 from executor.comm.cuts import Cuts
 from executor.model.hf_names import source_of
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 from topology.base.files import require_regular
 
 _QUANTISED = (".weight_scale_inv", ".weight_scale", "_blocks", "_scales", ".qweight", ".absmax")
@@ -127,7 +127,7 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         require_regular(path)
-        state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        state: object = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except InputError:
         raise
     except Exception as error:  # of what is damaged torch raises whatever it meets
@@ -136,7 +136,30 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
             cause=next(iter(str(error).splitlines()), "") or type(error).__name__,
             fix="give a .safetensors file, a folder of them, or a state dict saved by torch.save",
         ) from error
-    return state
+    return _state_dict(state, path)
+
+
+def _state_dict(state: object, path: Path) -> dict[str, torch.Tensor]:
+    """What `torch.save` was given, where it is tensors by name; it saves anything else as well.
+
+    >>> _state_dict({"a": torch.ones(1)}, Path("a.bin"))
+    {'a': tensor([1.])}
+    """
+    if not isinstance(state, Mapping):
+        cause = f"it holds a {type(state).__name__}"
+    elif odd := [name for name, value in state.items() if not _is_named_tensor(name, value)]:
+        cause = f"{shortened(repr(odd[0]), 80)} in it is a {type(state[odd[0]]).__name__}"
+    else:
+        return dict(state)
+    raise InputError(
+        what=f"pretrained weights {path} are no state dict",
+        cause=cause,
+        fix="save the tensors alone, by their names: torch.save(model.state_dict(), FILE)",
+    )
+
+
+def _is_named_tensor(name: object, value: object) -> bool:
+    return isinstance(name, str) and isinstance(value, torch.Tensor)
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:

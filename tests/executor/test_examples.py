@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 
-from tests.counts import cases_of_run
+from tests.counts import cases_of_run, tries
 from tools.write_examples_page import PAGE, page
 
 NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
@@ -123,8 +124,17 @@ def test_a_served_pipeline_picks_the_tokens_of_one_process(capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_a_straggler_costs_what_is_predicted_and_changes_no_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    """One host computes twice as long: the step grows by them, and losses are the same to the last digit."""
+def test_a_straggler_costs_what_is_predicted_and_changes_no_loss(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One host computes twice as long: the step grows by it, and losses are the same to the last digit; half of the hosts."""
+    straggler = importlib.import_module("examples.straggler")
+    hosts = tries(4, straggler.HOSTS)
+    monkeypatch.setattr(straggler, "HOSTS", hosts)
+    monkeypatch.setattr(straggler, "SLOW", hosts - 3)
+    monkeypatch.setattr(
+        straggler, "CASE", replace(straggler.CASE, layout=straggler.layout(dp=hosts, zero_stage=3))
+    )
     rows = run("straggler", capsys, "--slower", "2")
     predicted, measured = rows["share of all GPUs lost to it"]
     assert measured == pytest.approx(predicted, abs=0.2)

@@ -28,7 +28,7 @@ from planner.plan import Plan
 from topology.base.errors import NoFeasiblePlanError
 
 LORA = parse_adapter("lora:r=4,alpha=8")
-LAYOUT = ParallelLayout(tp=2, pp=2, sequence_parallel=True)
+LAYOUT = ParallelLayout(pp=2)
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> list[dict[str, Any]]:

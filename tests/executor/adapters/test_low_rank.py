@@ -23,7 +23,7 @@ from executor.parallel import weights
 from executor.parallel.weights import initialize
 from executor.validation.reference import batch_of, outcome_difference, run_layout, run_reference
 from tests.counts import cases_of_run
-from tests.executor.parallel.test_parity import CASES, DENSE, MLA, SETTINGS, TOLERANCE, shallow
+from tests.executor.parallel.test_parity import CASES, DENSE, SETTINGS, TOLERANCE, shallow
 from topology.base.errors import InputError
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def random_second_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("random_second_matrices")
-@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ["tp2-pp2-dp2"]))
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ["tp2-pp2-dp2", "tp4", "zb-h1-tp2", "recompute-full"]))
 def test_every_layout_trains_what_one_process_trains(name: str) -> None:
     """Losses of three steps, and the gradients of all matrices of the adapter and of nothing else."""
     case = dataclasses.replace(shallow(CASES[name]), adapter=LORA, steps=3)
@@ -58,7 +58,7 @@ def test_every_layout_trains_what_one_process_trains(name: str) -> None:
 def test_latent_attention_is_adapted_over_tensor_parallel_ranks() -> None:
     """Low-rank projections of MLA, split and whole ones."""
     case = dataclasses.replace(
-        CASES["tp2-pp2"], spec=MLA, adapter=parse_adapter("lora:r=2,targets=attention"), steps=2
+        shallow(CASES["mla-tp2"]), adapter=parse_adapter("lora:r=2,targets=attention"), steps=2
     )
     difference = outcome_difference(run_reference(case, SETTINGS), run_layout(case, SETTINGS))
     assert difference.loss < TOLERANCE

@@ -30,6 +30,7 @@ from planner.rules.verdict import require_room
 from planner.search.pools.unlike import search_unlike
 from planner.search.pools.unlike_plan import plan_unlike
 from planner.search.verify import estimate_anew
+from tests.counts import cases_of_run
 from tests.executor.conftest import TINY, make_plan
 from tests.executor.training.test_training import losses as losses_in
 from tests.executor.training.test_training import run_here, settings_in
@@ -85,9 +86,10 @@ def test_plan_run_trains_it_as_one_process_would(tmp_path: Path) -> None:
     assert split == pytest.approx([*losses_in(tmp_path / "whole").values()], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("layers", "again"), [((4, 1, 1), (2, 0, 1)), ((1, 2, 3), (0, 2, 0)), ((1, 1, 4), (0, 0, 4))]
-)
+UNEQUAL = [((4, 1, 1), (2, 0, 1)), ((1, 2, 3), (0, 2, 0)), ((1, 1, 4), (0, 0, 4))]
+
+
+@pytest.mark.parametrize(("layers", "again"), cases_of_run(UNEQUAL, UNEQUAL[1:]))
 def test_gradients_of_unequal_stages_are_those_of_one_process(
     layers: tuple[int, ...], again: tuple[int, ...]
 ) -> None:

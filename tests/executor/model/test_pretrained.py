@@ -176,6 +176,24 @@ def test_safetensors_and_torch_files_are_read(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ({"model": {"a": torch.ones(1)}, "step": 3}, "'model' in it is a dict"),
+        ({"a": torch.ones(1), "b": (torch.ones(1), 2)}, "'b' in it is a tuple"),
+        ({7: torch.ones(1)}, "7 in it is a Tensor"),
+        ([torch.ones(1)], "it holds a list"),
+        (torch.ones(1), "it holds a Tensor"),
+    ],
+)
+def test_what_is_saved_and_no_state_dict_is_refused(saved: object, said: str, tmp_path: Path) -> None:
+    """A trainer's whole checkpoint, as many write it, among them: three lines, which name what is there."""
+    torch.save(saved, tmp_path / "a.bin")
+    with pytest.raises(InputError, match=said) as raised:
+        read_state_dict(tmp_path / "a.bin")
+    assert str(raised.value).count("\n") == 2
+
+
 def test_missing_and_misshapen_weights_are_named() -> None:
     """The message names the parameter, and both shapes."""
     state = published(MIXTRAL, mixtral=False)

@@ -34,6 +34,7 @@ def test_a_run_says_the_same_losses(
     """Through the command line: the flag reaches the compiler, and is part of what repeats the run."""
     kernels, small = tmp_path / "kernels", estimated_plan_of(ParallelLayout(), num_layers=1)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(kernels))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else a pool of processes that import torch
     words = run_words(tmp_path, small, tmp_path / "eager")
     assert run([*words, "--fp32", "--steps", "3"]) == 0
     assert not kernels.exists()

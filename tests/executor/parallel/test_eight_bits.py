@@ -74,8 +74,9 @@ BY_BLOCKS = {  # parts of weights and of sequences are whole blocks of 32
 
 EVERY = [*(("fp8", name) for name in CASES), *(("mxfp8", name) for name in BY_BLOCKS)]
 LIKE_OTHERS = [("fp8", name) for name in ("tp2-dp2-zero3", "zb-h1-tp2", "cp2-ring", "ep2-dp2")]
-LIKE_OTHERS += [("fp8", "pp2-dp2-zbv"), ("mxfp8", "ep2-expert-tp2-zero3")]
-"""Of the nightly run: layouts that the suite runs in blocks, whose ways fp8 goes in other layouts."""
+LIKE_OTHERS += [("fp8", "pp2-dp2-zbv"), ("mxfp8", "ep2-expert-tp2-zero3"), ("mxfp8", "tp2-dp2-zero3")]
+LIKE_OTHERS += [("fp8", "biases-tp2-cp2"), ("fp8", "dp3-zero3")]
+"""Of the nightly run: layouts that the suite runs in blocks, whose ways fp8 goes in other layouts, and four ranks."""
 
 
 @pytest.mark.parametrize(("eight_bits", "name"), cases_of_run(EVERY, LIKE_OTHERS))

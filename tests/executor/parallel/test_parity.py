@@ -211,6 +211,9 @@ CASES = {
     "ep2-pp2-zb-h1": ReferenceJob(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
     "ep2-cp2": ReferenceJob(spec=MOE, layout=layout(ep=2, cp=2)),
     "other-axis-order": ReferenceJob(
+        spec=DENSE, layout=layout(tp=2, pp=2, axis_order=("dp", "tp", "cp", "pp"))
+    ),
+    "other-axis-order-of-three": ReferenceJob(
         spec=DENSE, layout=layout(tp=2, pp=2, dp=2, axis_order=("dp", "tp", "cp", "pp"))
     ),
     # other families
@@ -258,7 +261,8 @@ COMBINED = (
     "cp2-allgather", "1f1b-uneven", "interleaved-three-chunks", "ep2-zero3", "tp2-dp2-zero3",
     "tp2-cp2-ulysses", "tp2-pp2-dp2", "pp2-dp2-zbv", "ep2-expert-tp2-dp2", "ep2-cp2", "gpt-oss-pp2-zb-h1", "gpt-oss-ulysses", "gemma-ulysses", "gemma-tp2-pp2-dp2",
     "gemma-recompute-selective-op", "llama-3.1-tp2-pp2", "deepseek-ep2-tp2-dp2", "deepseek-ep2-pp2-zb-h1",
-    "tied-tp2-pp2-dp2", "mla-cp2",
+    "tied-tp2-pp2-dp2", "mla-cp2", "other-axis-order-of-three", "tp2-pp2", "hsdp-2x2", "gpt-oss-cp2-ep2", "zb-h1",
+    "ep2-tp2-dp2", "tp2-cp2", "gemma-tp2", "zbv", "recompute-full",
 )  # fmt: skip
 """Of the nightly run: axes, schedules and families together that the suite has apart, or others together."""
 

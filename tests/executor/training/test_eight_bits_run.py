@@ -16,6 +16,7 @@ from costmodel.kernels.precisions import TrainingPrecision
 from costmodel.layout import ParallelLayout
 from planner.plan import Plan, problem_of
 from planner.search.verify import estimate_anew
+from tests.counts import tries
 from tests.executor.training.test_training import losses, run_here, settings_in
 from topology.builders import default_cluster
 
@@ -35,7 +36,7 @@ def test_a_run_in_eight_bits_learns_and_says_other_losses(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Near the losses of sixteen bits and not equal to them, nor those by blocks to those by rows."""
-    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=3), **WHOLE_BLOCKS)
+    plan = estimated_plan_of(ParallelLayout(dp=tries(1, 2), zero_stage=3), **WHOLE_BLOCKS)
     found = {}
     precisions: tuple[TrainingPrecision, ...] = ("bf16", "fp8", "mxfp8")
     for precision in precisions:

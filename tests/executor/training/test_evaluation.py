@@ -122,7 +122,7 @@ def test_evaluations_are_written_when_due_and_after_the_last_step(
     files: tuple[Path, Path], plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Every third of seven steps and the last; the losses of training are those of a run without."""
-    plan, common = plan_of(ParallelLayout(dp=2, zero_stage=1)), {"steps": 7, "data": str(files[0])}
+    plan, common = plan_of(ParallelLayout()), {"steps": 7, "data": str(files[0])}
     run_here(settings_in(tmp_path / "without", **common), plan)
     run_here(settings_in(tmp_path / "with", **common, eval_data=str(files[1]), eval_interval=3), plan)
     rows = [json.loads(line) for line in (tmp_path / "with" / EVALUATIONS_FILE).read_text().splitlines()]

@@ -68,7 +68,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return norms
 
 
-@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ("replicas", "experts")))
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ("replicas", "experts", "replicas of shards")))
 def test_every_layout_has_the_norm_of_one_process(name: str, alone: dict[str, float], tmp_path: Path) -> None:
     """Copies count once: of what is replicated, of norms on tensor ranks, of a tied embedding."""
     spec, layout = LAYOUTS[name]

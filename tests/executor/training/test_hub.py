@@ -27,6 +27,7 @@ from executor.data.pieces import Contents, Split, deal, pieces_of
 from executor.data.source import fully_named
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan, to_json
+from tests.counts import tries
 from tests.executor.training.hub_server import served
 from topology.base.errors import InputError
 
@@ -464,7 +465,7 @@ def test_ranks_train_from_a_hub_as_from_its_folder(
     main = tmp_path / "hub" / "org" / "set" / "main"
     main.write_text(FIRST)
     plan = tmp_path / "wanted.json"
-    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))))
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=tries(1, 2), zero_stage=1))))
 
     def train(run: str, data: str, steps: int, **variables: str) -> dict[int, float]:
         call = [sys.executable, "-P", "-m", "app", "run", str(plan), "--run-dir", str(tmp_path / run)]

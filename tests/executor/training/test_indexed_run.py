@@ -70,7 +70,7 @@ def test_an_epoch_of_a_blend_is_each_window_once_and_resumes(
         data=f"0.75={files['a']},0.25={files['b'].with_suffix('.bin')}",
         eval_data=str(files["held-out"]),
     )
-    run_here(settings, plan_of(ParallelLayout(dp=2, zero_stage=1)))
+    run_here(settings, plan_of(ParallelLayout()))
     first = losses(tmp_path / "first")
     assert sum(first.values()) / 4 == pytest.approx(mean_loss_of([files["a"], files["b"]]), rel=1e-6)
     assert len(set(first.values())) == 4
@@ -81,5 +81,5 @@ def test_an_epoch_of_a_blend_is_each_window_once_and_resumes(
     )
     again = copy_of(tmp_path / "first", tmp_path / "again", last_step=2)
     resumed = replace(settings, folder=str(again), plan_file=str(again / "plan.json"))
-    run_here(resumed, plan_of(ParallelLayout(tp=2, sequence_parallel=True)))
+    run_here(resumed, plan_of(ParallelLayout(dp=2, zero_stage=1)))
     assert losses(again) == pytest.approx({step: first[step] for step in (3, 4)}, rel=1e-6)

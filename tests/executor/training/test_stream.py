@@ -742,3 +742,23 @@ def test_a_tokenizer_that_cuts_pads_or_draws_lots_does_not(tokenizer: Path, tmp_
     lots.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match="draws lots"):
         open_tokenizer(tmp_path, end=0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"), [(-3, "have -3, 1 rows, the table 4"), (2, "have 2, 1 rows, the table 4")]
+)
+def test_groups_of_rows_that_are_not_the_tables_are_refused(rows: int, said: str, tmp_path: Path) -> None:
+    """A footer whose counts are damaged: below zero, or of fewer rows than there are."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"text": ["a b", "b", "a", "b a"]}), path, row_group_size=3)
+    whole = path.read_bytes()
+    groups = parquet.ParquetFile(path).metadata
+    assert [groups.row_group(number).num_rows for number in range(2)] == [3, 1]
+    count = bytes([0x16, 3 << 1, 0x26])  # Thrift: an i64 of 3 in zigzag, before the first place of the group
+    assert whole.count(count) == 1
+    zigzag = rows << 1 if rows >= 0 else (-rows << 1) - 1
+    path.write_bytes(whole.replace(count, bytes([0x16, zigzag, 0x26])))
+    with pytest.raises(InputError, match=said) as raised:
+        look_through(str(path), field="text", lanes=2)
+    assert str(raised.value).count("\n") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
@@ -26,7 +27,7 @@ import torch.distributed as dist
 from app.cli import run
 from app.store.run_settings import SETTINGS_FILE
 from costmodel.layout import ParallelLayout
-from executor.data.contents import TEXTS_FILE
+from executor.data.contents import TEXTS_FILE, every_text, look_through
 from executor.data.stream import TextStream
 from executor.training import loop, trainer
 from executor.training.manifest import folder_of_step, read_manifest
@@ -37,6 +38,7 @@ from tests.counts import IS_NIGHTLY
 from tests.executor.training.test_commands import LEGAL, run_words
 from tests.executor.training.test_faults import kill, reported, when
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
+from topology.base.errors import InputError
 
 WORDS = [f"w{number}" for number in range(200)]
 STEPS, LAYOUT = 10, ParallelLayout(dp=2, zero_stage=1)
@@ -99,7 +101,13 @@ def data_of(folder: Path, form: str = "files") -> dict[str, str]:
     params=[
         "files",
         pytest.param(
-            "datasets", marks=pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")
+            "datasets",
+            marks=[
+                pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets"),
+                pytest.mark.skipif(
+                    not IS_NIGHTLY, reason="of the nightly run: test_hub.py trains ranks from datasets"
+                ),
+            ],
         ),
     ],
 )
@@ -128,8 +136,6 @@ def test_another_layout_goes_on_where_a_checkpoint_was(
     folder: Path, form: str, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """From step 4, whose places are in the checkpoint: the same losses on one replica of two ranks."""
-    if form == "datasets" and not IS_NIGHTLY:
-        pytest.skip("of the nightly run: lanes are the same, and a killed rank reads them by the library too")
     manifest = read_manifest(folder_of_step(uninterrupted / CHECKPOINTS, 4))
     assert manifest is not None
     assert [len(places) for places in manifest.places.values()] == [8, 8]
@@ -219,6 +225,44 @@ def copied(folder: Path, to: Path) -> Path:
         if path.is_file():
             (to / path.name).write_bytes(path.read_bytes())
     return to
+
+
+HALF = json.dumps({"text": "w1 \ud800 w2"}) + "\n"
+"""A document with half of a surrogate pair, which JSON can spell and no tokenizer reads."""
+
+
+@pytest.mark.parametrize("at", [0, 60])
+def test_half_of_a_surrogate_pair_is_refused_before_anything_starts(
+    at: int,
+    folder: Path,
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the first document and the last one, which are looked at: three lines, and no folder."""
+    lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "half.jsonl").write_text("".join([*lines[:at], HALF, *lines[at:]]))
+    plan = estimated_plan_of(LEGAL)
+    code, errors = dry_run(folder, plan, tmp_path, capsys, "--data", str(tmp_path / "half.jsonl"))
+    assert (code, "half of a surrogate pair" in errors) == (2, True), errors
+    assert [line.split(":")[0] for line in errors.splitlines()][-3:] == ["error", "cause", "help"]
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("at", [1, 30, 59])
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is_read(
+    at: int, packed: bool, folder: Path, tmp_path: Path
+) -> None:
+    """By an error of its own three lines, which names the file: a rank ends with it, and is not restarted."""
+    lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
+    raw = "".join([*lines[:at], HALF, *lines[at:]]).encode()
+    path = tmp_path / ("half.jsonl.gz" if packed else "half.jsonl")
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    with pytest.raises(InputError, match="half of a surrogate pair") as raised:
+        list(every_text(str(path), look_through(str(path), field="text", lanes=1)))
+    assert str(path) in raised.value.cause
+    assert str(raised.value).count("\n") == 2
 
 
 def test_settings_repeat_a_run_on_the_same_texts_alone(

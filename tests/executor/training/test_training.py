@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import resource
 import shutil
+import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,10 +33,19 @@ from executor.training.trainer import check_world, prepare
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
 from planner.traces.kineto import read_kineto
+from tests.counts import cases_of_run
 from topology.base.errors import InputError
 
+with contextlib.suppress(ImportError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    importlib.import_module("torch.utils.tensorboard")  # else every forked rank that reports imports it
+
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
-OTHER_LAYOUT = ParallelLayout(tp=2, pp=2, sequence_parallel=True)
+LAYOUTS = {
+    "same-layout": LAYOUT,
+    "of-stages": ParallelLayout(pp=2),
+    "of-four-ranks": ParallelLayout(tp=2, pp=2, sequence_parallel=True),
+}
 STEPS = 8
 
 
@@ -116,9 +128,9 @@ def test_ranks_forked_after_a_fake_rank_know_who_they_are(
     assert steps_on_disk(tmp_path / CHECKPOINTS) == [1]
 
 
-@pytest.mark.parametrize("layout", [LAYOUT, OTHER_LAYOUT], ids=["same-layout", "other-layout"])
+@pytest.mark.parametrize("name", cases_of_run(LAYOUTS, ["of-four-ranks"]))
 def test_resumed_run_equals_an_uninterrupted_one(
-    layout: ParallelLayout,
+    name: str,
     uninterrupted: Path,
     plan_of: Callable[..., Plan],
     tmp_path: Path,
@@ -130,7 +142,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     """
     monkeypatch.setattr(trainer, "initialize", None)
     folder = copy_of(uninterrupted, tmp_path / "run", last_step=3)
-    run_here(settings_in(folder), plan_of(layout))
+    run_here(settings_in(folder), plan_of(LAYOUTS[name]))
     expected = {step: loss for step, loss in losses(uninterrupted).items() if step > 3}
     assert losses(folder) == pytest.approx(expected, rel=1e-5)
 

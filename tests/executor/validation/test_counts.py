@@ -234,6 +234,7 @@ ADAPTED: dict[str, tuple[ModelSpec, dict[str, Any], str, int]] = {
 
 ADAPTED_ALIKE = (
     "tensor parallel", "of attention", "replicas", "ZeRO-1", "first stage", "ZeRO-3 in a pipeline", "ring",
+    "one GPU", "of feed-forward", "hybrid shards", "tied embeddings",
 )  # fmt: skip
 
 
