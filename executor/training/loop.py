@@ -72,6 +72,7 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
             with _profiled(trainer, step, walls_s):
                 metrics, stop = _train_step(trainer, step)
                 walls_s.append(metrics.step_time_s)
+            trainer.end_patience()
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
