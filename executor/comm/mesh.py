@@ -9,7 +9,6 @@ Legend: ``pp dp cp tp`` the plan's axes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +46,19 @@ class Meshes:
             raise KeyError(axis)
         return int(mesh.get_local_rank(axis))
 
+    def size(self, axis: str) -> int:
+        """Ranks along an axis of any of the meshes. To cut it out makes a mesh each time: milliseconds."""
+        mesh = self.mesh_of(axis)
+        if mesh is None:
+            raise KeyError(axis)
+        return int(mesh.size(mesh.mesh_dim_names.index(axis)))
+
     def copies(self, *, is_expert: bool, whole: bool) -> int:
         """Ranks of a stage that hold the same part of a parameter; `whole` if tensor ranks have it all."""
+        replicas, tensor = ("replicate", "tensor")
         if is_expert and self.expert is not None:
-            return _ranks(self.expert, "expert_replicate", *(("expert_tp",) if whole else ()))
-        return _ranks(self.dense, "replicate", *(("tensor",) if whole else ()))
+            replicas, tensor = ("expert_replicate", "expert_tp")
+        return self.size(replicas) * (self.size(tensor) if whole else 1)
 
     @property
     def shard_mesh(self) -> DeviceMesh:
@@ -67,11 +74,6 @@ class Meshes:
             return self.shard_mesh
         names = ("expert_replicate", "expert_shard")
         return self.expert["expert_shard"] if self.expert[names[0]].size() == 1 else self.expert[names]
-
-
-def _ranks(mesh: DeviceMesh, *axes: str) -> int:
-    """Ranks along axes of a mesh. To cut them out of it makes a mesh each time, which takes milliseconds."""
-    return math.prod(mesh.size(mesh.mesh_dim_names.index(axis)) for axis in axes)
 
 
 def rank_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:

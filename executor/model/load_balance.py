@@ -50,9 +50,9 @@ class Balance:
         result: torch.Tensor = _WithLoss.apply(weights, loss)
         return result
 
-    def take(self) -> float:
-        """This rank's share since the last call."""
-        total, self.total = float(self.total), 0.0
+    def take(self) -> float | torch.Tensor:
+        """This rank's share since the last call, where it was computed: to read it is to wait for it."""
+        total, self.total = self.total, 0.0
         return total
 
 

@@ -245,15 +245,9 @@ EXPERT_SHARD_DIM = 1  # whole experts may be fewer than the ranks that share the
 
 def state_shards_of(name: str, meshes: Meshes) -> Cuts:
     """Cuts that give this rank its stored shard of a parameter: those of compute, then FSDP's."""
-    dense, expert = meshes.dense, meshes.expert
     if not sharding.rule(name).is_state:
         return ((0, 1, 0),)
-    if sharding.rule(name).is_expert and expert is not None:
-        shards, index, dimension = (
-            expert["expert_shard"].size(),
-            meshes.coordinate("expert_shard"),
-            EXPERT_SHARD_DIM,
-        )
-    else:
-        shards, index, dimension = dense["shard"].size(), meshes.coordinate("shard"), 0
-    return (*shards_of(name, meshes), (dimension, shards, index))
+    axis, dimension = "shard", 0
+    if sharding.rule(name).is_expert and meshes.expert is not None:
+        axis, dimension = "expert_shard", EXPERT_SHARD_DIM
+    return (*shards_of(name, meshes), (dimension, meshes.size(axis), meshes.coordinate(axis)))

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import torch
 
+from executor.comm.host_copies import moved
 from executor.comm.tensor_parallel import token_losses
 from executor.data import source as data
 from executor.data.ahead import Ahead
 from executor.data.blend import TokenSource
 from executor.data.lane_blend import LaneBlend
 from executor.data.stream import TextStream
+from executor.model.attention.attend import sequence_positions
 from executor.model.attention.documents import Documents, microbatches_of
 from executor.parallel.pipeline import LossFunction, Pipeline
 from executor.training.manifest import Manifest
@@ -34,10 +36,11 @@ def sequences_of_rank(global_batch_size: int, dp: int, rank: int) -> range:
 
 def microbatches(pipeline: Pipeline, sequences: torch.Tensor) -> torch.Tensor:
     """Cut this rank's sequences (M·B, S) into microbatches of its part of the sequence, (M, B, S/cp)."""
-    positions = pipeline.stages[0].module.positions
-    if positions is not None:
-        sequences = sequences[:, positions.to(sequences.device)]
-    return sequences.unflatten(0, (-1, pipeline.layout.microbatch_size)).to(pipeline.device)
+    layout = pipeline.layout
+    if layout.cp > 1:
+        length, rank = sequences.shape[1], pipeline.meshes.coordinate("cp")
+        sequences = sequences[:, sequence_positions(length, layout.cp, rank, layout.cp_kind)]
+    return moved(sequences.unflatten(0, (-1, layout.microbatch_size)), pipeline.device)
 
 
 def my_microbatches(

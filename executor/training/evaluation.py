@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from executor.comm.host_copies import scalar
 from executor.comm.tensor_parallel import token_losses
 from executor.data.held_out import HeldOut
 from executor.parallel.pipeline import LossFunction, Pipeline, run_forward
@@ -56,7 +57,7 @@ def held_out_loss(
         )
         share = run_forward(pipeline, read.tokens, read.targets, loss, read.documents)
         share = share.double() / pipeline.layout.tp
-        shared = torch.stack((share, share.new_tensor(float(stop()))))
+        shared = torch.stack((share, scalar(float(stop()), share)))
         dist.all_reduce(shared)
         total += shared[0]
         if shared[1] > 0:

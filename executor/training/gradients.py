@@ -78,7 +78,7 @@ def _sum_tied(pipeline: Pipeline) -> None:
 def _tied_size(pipeline: Pipeline) -> int:
     """Upper bound, the same on every rank, of the elements of one rank's part of the embedding."""
     rows = -(-pipeline.spec.vocab_size // pipeline.layout.tp)
-    return -(-rows // pipeline.meshes.dense["shard"].size()) * pipeline.spec.hidden_size
+    return -(-rows // pipeline.meshes.size("shard")) * pipeline.spec.hidden_size
 
 
 def _copies(name: str, model: CausalLM, meshes: Meshes, *, tied: bool) -> int:

@@ -21,6 +21,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from executor.comm.host_copies import scalar
 from executor.data.ahead import Ahead, places_before, reading
 from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
 from executor.parallel.pipeline import run_step
@@ -71,6 +72,7 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
             with _profiled(trainer, step, walls_s):
                 metrics, stop = _train_step(trainer, step)
                 walls_s.append(metrics.step_time_s)
+            trainer.end_patience()
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
@@ -159,20 +161,20 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     with annotated("grad_sync"):
         finish_gradients(pipeline)
         norm = total_norm(pipeline)
-    router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
-    values = [router, float(trainer.stop_requested)]
+    balances = [stage.balance.take() for stage in pipeline.stages if stage.balance is not None]
+    values = [share / pipeline.layout.tp, sum(balances), float(trainer.stop_requested)]
     if isinstance(trainer.source, Ahead):  # on every rank or on none
         values.append(float(not _reads_on(trainer, step + 1)))
-    others = torch.tensor(values).to(share)
-    shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
+    shared = torch.stack([scalar(value, share) for value in values])
     dist.all_reduce(shared)
-    loss, router, stops, *behind = shared.tolist()
+    # the one time in a step that the host waits for its device
+    loss, router, stops, *behind, gradient_norm = torch.cat((shared, norm.view(1))).tolist()
     trainer.behind = sum(behind) > 0
     rate = learning_rate(trainer.schedule, step)
-    if not (math.isfinite(loss) and math.isfinite(float(norm))):
+    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
         raise NotFiniteError(
             what=f"training stopped at step {step + 1}: the loss is not finite",
-            cause=f"loss {loss}, gradient norm {float(norm)}, learning rate {rate:g}",
+            cause=f"loss {loss}, gradient norm {gradient_norm}, learning rate {rate:g}",
             fix=f"lower --learning-rate or check the data; {_kept_words(trainer)}",
         )
     with annotated("optimizer"):
@@ -184,7 +186,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
         step=step + 1,
         loss=loss,
         router_loss=router,
-        gradient_norm=float(norm),
+        gradient_norm=gradient_norm,
         learning_rate=rate,
         step_time_s=seconds,
         predicted_step_time_s=estimate.step_time_s,

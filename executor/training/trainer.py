@@ -46,7 +46,10 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
-    """Everything one rank trains with; `behind` says whether any rank has not read the next text yet."""
+    """Everything one rank trains with; `behind` says whether any rank has not read the next text yet.
+
+    `patient` are groups whose ranks still wait for each other as at the start (`end_patience`).
+    """
 
     settings: RunSettings
     plan: Plan
@@ -62,6 +65,12 @@ class Trainer:
     unplaced: tuple[str, ...] = ()
     stop_requested: bool = field(default=False)
     behind: bool = field(default=False)
+    patient: tuple[Any, ...] = ()
+
+    def end_patience(self) -> None:
+        """From now on a rank that is late by `COLLECTIVE_TIMEOUT` has hung."""
+        groups, self.patient = self.patient, ()
+        bound_groups(COLLECTIVE_TIMEOUT, groups)
 
     @property
     def global_batch_size(self) -> int:
@@ -106,7 +115,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     """Build this rank's part of the model, from its newest checkpoint where there is one, and its data.
 
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
-    All ranks leave together: from then on one that is late by `COLLECTIVE_TIMEOUT` has hung.
+    All ranks leave together: from then on one that is late by `COLLECTIVE_TIMEOUT` has hung. Where the first
+    step compiles kernels, each rank its own and some from a cache, that holds after the first step only.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
     eight_bits = eight_bits_of(job.precision)
@@ -161,8 +171,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         _begin(pipeline, state, seed=settings.seed)
     source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
     dist.barrier(group=checkpointer.control)  # whose patience outlasts a rank that is slow to get ready
-    bound_groups(COLLECTIVE_TIMEOUT, groups)
-    return Trainer(
+    trainer = Trainer(
         settings=settings,
         plan=plan,
         pipeline=pipeline,
@@ -175,7 +184,16 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         unplaced=unplaced,
         damaged=damaged,
         held_out=held_out(settings, plan),
+        patient=tuple(groups),
     )
+    if not compiles_at_first(settings, device):
+        trainer.end_patience()
+    return trainer
+
+
+def compiles_at_first(settings: RunSettings, device: torch.device) -> bool:
+    """Whether a rank's first step compiles kernels: layers, or on a GPU attention under a mask."""
+    return settings.compiles or device.type == "cuda"
 
 
 def optimizer_settings(settings: RunSettings) -> OptimizerSettings:

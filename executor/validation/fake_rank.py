@@ -33,6 +33,8 @@ from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
@@ -139,9 +141,8 @@ class FakeRank:
 
 
 @contextlib.contextmanager
-def fake_rank(task: RankTask) -> Iterator[FakeRank]:
-    """Play a rank with fake tensors on a CPU, whatever its size."""
-    device = torch.device("cpu")
+def fake_rank(task: RankTask, device: torch.device = CPU) -> Iterator[FakeRank]:
+    """Play a rank with fake tensors of a device, whatever its size."""
     with fake_group(task.layout.num_gpus, first_rank_of_stage(task.layout, task.stage)):
         pipeline = build_rank(task, device)
         with fake_tensors(), warnings.catch_warnings():

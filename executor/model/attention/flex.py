@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.attention.flex_attention import BlockMask
 
+from executor.comm.host_copies import moved
 from executor.model.attention.masks import BLOCK, Mask, mask_blocks, query_reach
 from executor.model.attention.plain import Parts
 from executor.torch_internals.compiler import compile_graph
@@ -135,8 +136,7 @@ def block_mask(mask: Mask, device: torch.device) -> BlockMask:
 
 def _moved(array: Any, device: torch.device) -> torch.Tensor:
     """Copy an array to a device without waiting for it."""
-    tensor = torch.from_numpy(array.copy())
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return moved(torch.from_numpy(array.copy()), device)
 
 
 def _sees(b: Any, _h: Any, q: Any, k: Any, first: torch.Tensor, *positions: torch.Tensor) -> Any:

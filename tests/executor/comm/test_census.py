@@ -28,7 +28,7 @@ EXPERTS = ParallelLayout(tp=4, pp=2, dp=4, cp=2, ep=4, zero_stage=3, shard_degre
 
 
 def test_groups_of_a_layout_of_experts() -> None:
-    """Thirteen of five sets of ranks: on GPUs each is a communicator, of which no estimate has the memory."""
+    """Thirteen of five sets of ranks: on GPUs each is a communicator, the estimate has one for each axis."""
     assert sorted(census(EXPERTS, experts=True).values()) == [
         ["cp", "shard", "expert_shard"],
         ["default_pg"],
