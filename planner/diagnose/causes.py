@@ -21,7 +21,7 @@ from planner.diagnose.classes import classes_of, computes, kernel_classes, opera
 from planner.diagnose.collectives import ELEMENT_BYTES, Call
 from planner.diagnose.evidence import SLOWER_LEAST, finding_of, least_s
 from planner.diagnose.expert_causes import EXPERT_RULES, imbalance
-from planner.diagnose.intervals import Intervals, clipped, common, seconds, union, without
+from planner.diagnose.intervals import Intervals, clipped, common, inverted, seconds, union, without
 from planner.diagnose.lateness import Lateness
 from planner.diagnose.record import RecordedJob, stretches
 from planner.diagnose.repairs import (
@@ -113,7 +113,44 @@ def _late(job: RecordedJob) -> list[Lateness]:
     persistent = min(first.seconds) >= least_s(job) and all(
         mine >= ALONE_FACTOR * other for mine, other in zip(first.seconds, others, strict=True)
     )
-    return [first] if persistent else []
+    return [first] if persistent and _of_itself(job, first) else []
+
+
+def _of_itself(job: RecordedJob, late: Lateness) -> bool:
+    """Whether a rank is late by what it does, and not for want of a core that others had.
+
+    Of a host only: what is taken from a rank are short stretches anywhere, so that its usual operation takes
+    what it takes elsewhere. A rank that waits or sleeps does so at length, a slow core is slow in each.
+    """
+    if any(trace.gpu for trace in job.traces):
+        return True
+    line, half = job.timelines[late.rank], late.typical_s / 2
+    pauses = [
+        inverted(union(line.compute, line.communication), each.start_s, each.end_s)
+        for each in stretches(line)
+    ]
+    if all((of[:, 1] - of[:, 0]).max(initial=0.0) >= half for of in pauses):
+        return True
+    usual = {trace.rank: _usual_durations(trace.events) for trace in job.traces}
+    others = [usual[rank] for rank in usual if rank != late.rank]
+    alike = [name for name in usual[late.rank] if all(name in of for of in others)]
+    mine = sum(usual[late.rank][name][0] * usual[late.rank][name][1] for name in alike)
+    theirs = sum(
+        usual[late.rank][name][0] * float(np.median([of[name][1] for of in others])) for name in alike
+    )
+    computing = sum(seconds(clipped(line.compute, each.start_s, each.end_s)) for each in stretches(line))
+    return mine > 0.0 and (1.0 - theirs / mine) * computing / job.steps >= half
+
+
+def _usual_durations(events: Events) -> dict[str, tuple[int, float]]:
+    """By operation: how often it runs, and its median duration."""
+    operations = np.flatnonzero(events.of("operation"))
+    order = operations[np.argsort(events.name[operations], kind="stable")]
+    places, firsts = np.unique(events.name[order], return_index=True)
+    return {
+        events.names[place]: (len(of), float(np.median(of)))
+        for place, of in zip(places, np.split(events.duration_s[order], firsts[1:]), strict=True)
+    }
 
 
 def _slow_rank(job: RecordedJob) -> Iterator[Seen]:
@@ -218,6 +255,15 @@ def _reduces(job: RecordedJob, rank: int) -> list[Call]:
 
 
 def _overlap(job: RecordedJob) -> Iterator[Seen]:
+    """A GPU communicates gradients while nothing computes.
+
+    A host needs its cores for both: there it is a fault where a plan wants it otherwise (`findings_beside`).
+    """
+    if all(trace.gpu for trace in job.traces):
+        yield from unhidden_gradients(job)
+
+
+def unhidden_gradients(job: RecordedJob) -> Iterator[Seen]:
     """Gradients are communicated while nothing computes."""
     exposed, hidden = [], []
     for rank, line in job.timelines.items():

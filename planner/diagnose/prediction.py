@@ -12,7 +12,7 @@ from costmodel.kernels.precisions import TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.axes import RANK_AXES
 from planner.diagnose.budget import launched_once_more
-from planner.diagnose.causes import wide_beside
+from planner.diagnose.causes import unhidden_gradients, wide_beside
 from planner.diagnose.classes import kernel_classes
 from planner.diagnose.evidence import finding_of, least_s
 from planner.diagnose.record import RecordedJob
@@ -132,6 +132,8 @@ def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[Seen, ...
                 scaled(job, launched_once_more, 0.0),
             )
         )
+    if layout.dp > 1 and not any(trace.gpu for trace in job.traces):
+        result += unhidden_gradients(job)
     if prediction.precision is not None:
         result += wide_beside(job, prediction.precision, prediction.source)
     return tuple(result)
