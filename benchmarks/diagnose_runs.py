@@ -3,7 +3,7 @@
 `python benchmarks/diagnose_runs.py [--seeds 1] [--faults none,loader,…]` trains a small model on four ranks
 by the loop of `plan run --profile-step`, delays the profiled step by a known time in one place, and diagnoses
 the traces. With `--steps` it does so with the steps of two ranks whose faults are real
-(`tests/executor/training/faulty_steps.py`); a slow rank is among these alone, as two steps show it at least.
+(`tests/executor/training/faulty_steps.py`), and with those of four hosts whose links are unlike.
 Wanted: the right cause first in 95 % of runs, seconds within 15 % of what the run itself recorded of the
 delay, no healthy run accused. Steps of a machine that does other work too vary by more than a cause costs.
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+import os
 import random
 import sys
 import tempfile
@@ -36,6 +38,7 @@ from planner.traces.kineto import read_kineto
 from tests.executor.conftest import TINY, make_plan
 from tests.executor.training.faulty_steps import KINDS
 from tests.executor.training.test_faulty_steps import outcome as outcome_of_steps
+from tests.executor.training.test_faulty_steps import outcome_of_link
 
 PROFILED = 3
 SPEC = replace(TINY, hidden_size=256, intermediate_size=1024, head_dim=64, max_sequence_length=128)
@@ -64,6 +67,7 @@ FAULTS = (
     Fault(
         name="checkpoint", cause="checkpoint in the step", place=(loop, "clip"), annotation="save_checkpoint"
     ),
+    Fault(name="slow rank", cause="slow rank", place=(loop, "clip"), on_one_rank=True),
     Fault(name="collector", cause="garbage collection", place=(loop, "clip"), annotation="gc.collect"),
 )
 
@@ -121,19 +125,30 @@ def outcome(fault: Fault, seed: int, folder: Path) -> tuple[bool, str]:
     return right and close, f"{said.cause} on {said.rank}, {said.seconds:.2f} of {injected_s:.2f} s"
 
 
+LINKS = {"halved link": "slow link", "equal links": ""}
+"""Hosts of two pairs, of which the links of the first are unlike the others'."""
+
+
 def _faulty_steps(seeds: int) -> int:
     """Run each kind of faulty step, and print what was wrong; 1 where over 5 % are, or a healthy run is."""
-    right = runs = accused = 0
-    for kind in KINDS:
-        for seed in range(seeds):
-            draw = random.Random(f"{kind.name}/{seed}")
-            with tempfile.TemporaryDirectory() as folder:
+    right = runs = accused = healthy = 0
+    causes = {kind.name: kind.cause for kind in KINDS} | LINKS
+    for seed, (name, cause) in itertools.product(range(seeds), causes.items()):
+        draw = random.Random(f"{name}/{seed}")
+        with tempfile.TemporaryDirectory() as folder:
+            if name in LINKS:
+                full = draw.randrange(80, 160)
+                wrong = outcome_of_link(full, full // 2 if cause else full, Path(folder))
+            else:
+                kind = next(kind for kind in KINDS if kind.name == name)
                 wrong = outcome_of_steps(kind, draw.randrange(2), draw.uniform(0.4, 0.9), Path(folder))
-            if kind.cause:
-                right, runs = right + (not wrong), runs + 1
-            accused += bool(wrong) and not kind.cause
-            print(f"{kind.name:20} {wrong or 'right'}", flush=True)
-    print(f"{right} of {runs} right, {accused} of {seeds} healthy runs accused")
+        if cause:
+            right, runs = right + (not wrong), runs + 1
+        else:
+            accused, healthy = accused + bool(wrong), healthy + 1
+        load = os.getloadavg()[0]
+        print(f"{seed:3} {name:20} {wrong or 'right'}  (load {load:.0f})", flush=True)
+    print(f"{right} of {runs} right, {accused} of {healthy} healthy runs accused")
     return int(right < 0.95 * runs or accused > 0)
 
 
@@ -142,7 +157,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--faults", default=",".join(fault.name for fault in FAULTS))
-    parser.add_argument("--steps", action="store_true", help="faulty steps of two ranks")
+    parser.add_argument(
+        "--steps", action="store_true", help="faulty steps of two ranks, and links of four hosts"
+    )
     options = parser.parse_args()
     if options.steps:
         return _faulty_steps(options.seeds)

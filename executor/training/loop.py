@@ -327,7 +327,8 @@ def _profiled(trainer: Trainer, step: int, walls_s: Sequence[float]) -> Iterator
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
     rank, folder = dist.get_rank(), Path(trainer.settings.folder)
-    with profile(activities=activities) as recorded, annotated(f"ProfilerStep#{step + 1}"):
+    shaped = profile(activities=activities, record_shapes=True)  # shapes say how large a message is
+    with shaped as recorded, annotated(f"ProfilerStep#{step + 1}"):
         yield
     recorded.export_chrome_trace(str(folder / f"trace-rank{rank}.json"))
     walls = {"rank": rank, "world": dist.get_world_size(), "step": step + 1, "wall_step_s": [*walls_s]}

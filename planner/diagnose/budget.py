@@ -106,18 +106,57 @@ class RankTimeline:
 def recompute_apart(trace: Trace) -> tuple[Totals, Totals]:
     """Totals of what is no recompute, and of recompute alone, as TraceLens tabulates them."""
     events = trace.events
-    once_more = launched_once_more(events)
+    repeated = launched_once_more(events)
     on_gpu = events.of(*GPU_CATEGORIES)
     rest, alone = (
         timeline(replace(trace, events=events.chosen(kept))).totals()
-        for kept in (~once_more, ~on_gpu | once_more)
+        for kept in (~repeated, ~on_gpu | repeated)
     )
     return rest, alone
 
 
 def launched_once_more(events: Events) -> NDArray[np.bool_]:
     """Kernels of forwards that backward runs once more; no collectives."""
-    return launched_within(events, computes(events), phase(events, "recompute"))
+    return launched_within(events, computes(events), once_more(events))
+
+
+NODE = "autograd::engine::evaluate_function"
+"""How the recorder's name of what autograd's engine runs begins."""
+
+
+def once_more(events: Events) -> NDArray[np.bool_]:
+    """Host events that run a forward once more: frames of it where stacks are recorded, else its operations.
+
+    A backward makes no graph, so that autograd numbers an operation within it only where a forward is run
+    once more there.
+    """
+    frames = phase(events, "recompute")
+    if frames.any():
+        return frames
+    nodes = events.of("operation") & events.named(np.array([n.startswith(NODE) for n in events.names], bool))
+    plain = np.array([not n.startswith(NODE) and "Backward" not in n for n in events.names], bool)
+    numbered, on_host = events.forward & events.named(plain), events.of("operation")
+    repeated = np.zeros(len(events), bool)
+    for thread in np.unique(events.thread[nodes]):
+        here = events.thread == thread
+        stretches = _within_nodes(events, numbered & here, nodes & here)
+        repeated[here & on_host] = inside(events.start_s[here & on_host], stretches)
+    return repeated & ~nodes
+
+
+def _within_nodes(events: Events, chosen: NDArray[np.bool_], nodes: NDArray[np.bool_]) -> Intervals:
+    """From the first to the last of the chosen events in each innermost node that holds some."""
+    begun, over = events.start_s[nodes], events.end_s[nodes]
+    within = chosen.copy()
+    within[chosen] = inside(events.start_s[chosen], sets_of(events, nodes))
+    starts, ends = events.start_s[within], events.end_s[within]
+    place = np.searchsorted(begun, starts, "right") - 1
+    while len(outside := np.flatnonzero(over[place] < starts)):
+        place[outside] -= 1  # that node is over: the one before, or around it
+    first, last = np.full(len(begun), np.inf), np.full(len(begun), -np.inf)
+    np.minimum.at(first, place, starts)
+    np.maximum.at(last, place, ends)
+    return united(first, last)
 
 
 Layers = Sequence[tuple[str, Intervals]]
@@ -164,13 +203,13 @@ def _gpu_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     memset = events.of("memset")
     compute = sets_of(events, computing | memset if trace.platform != "rocm" else computing)
     communication, memcpy = sets_of(events, collective), sets_of(events, events.of("memcpy"))
-    once_more = launched_once_more(events)
+    repeated = launched_once_more(events)
     stepping = launched_within(events, computing, phase(events, "optimizer"))
-    rest = computing & ~once_more & ~stepping
+    rest = computing & ~repeated & ~stepping
     by_class = {name: sets_of(events, rest & (class_of == place)) for place, name in enumerate(names)}
     layers = [
         *((name, by_class[name]) for name in names if name != "elementwise"),
-        ("recompute", sets_of(events, once_more)),
+        ("recompute", sets_of(events, repeated)),
         ("optimizer", sets_of(events, stepping)),
         ("elementwise", by_class["elementwise"]),
         ("memset", sets_of(events, memset) if trace.platform != "rocm" else EMPTY),
@@ -186,7 +225,7 @@ def _gpu_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     return RankTimeline(
         trace=trace,
         compute=compute,
-        recompute=sets_of(events, once_more),
+        recompute=sets_of(events, repeated),
         communication=communication,
         memcpy=memcpy,
         layers=_disjoint(layers),
@@ -203,15 +242,15 @@ def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     computing = (
         events.of("operation")
         & ~waits
-        & ~events.named(np.array([name.startswith("autograd::engine") for name in events.names], bool))
+        & ~events.named(np.array([name.startswith(NODE) for name in events.names], bool))
     )
     compute, communication = sets_of(events, computing), sets_of(events, collective)
-    once_more = common(compute, sets_of(events, phase(events, "recompute")))
+    repeated = common(compute, sets_of(events, once_more(events)))
     stepping = common(compute, sets_of(events, phase(events, "optimizer")))
     phases = [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE[:3]]
     layers = [
         *phases,
-        ("recompute", once_more),
+        ("recompute", repeated),
         ("optimizer", stepping),
         ("compute", compute),
         *(exposed or ()),
@@ -220,7 +259,7 @@ def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     return RankTimeline(
         trace=trace,
         compute=compute,
-        recompute=once_more,
+        recompute=repeated,
         communication=communication,
         memcpy=EMPTY,
         layers=_disjoint(layers),

@@ -6,6 +6,7 @@ without a GPU cores are shared and walls vary, so that more is needed there.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +15,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.diagnose.budget import Totals
-from planner.diagnose.classes import classes_of, computes, kernel_classes, operands_of
-from planner.diagnose.collectives import Call
+from costmodel.kernels.precisions import PRECISIONS, TRAINING, TrainingPrecision
+from planner.diagnose.budget import Totals, launched_within, sets_of
+from planner.diagnose.classes import classes_of, computes, kernel_classes, operands_of, phase
+from planner.diagnose.collectives import ELEMENT_BYTES, Call
 from planner.diagnose.evidence import SLOWER_LEAST, finding_of, least_s
 from planner.diagnose.expert_causes import EXPERT_RULES, imbalance
-from planner.diagnose.intervals import clipped, common, seconds, union
+from planner.diagnose.intervals import Intervals, clipped, common, inverted, seconds, union, without
 from planner.diagnose.lateness import Lateness
 from planner.diagnose.record import RecordedJob, stretches
 from planner.diagnose.repairs import (
@@ -94,10 +96,15 @@ STEPS_OF_A_HABIT: Final = 2
 
 
 def _late(job: RecordedJob) -> list[Lateness]:
-    """The rank that is late in every step, and much later than any other."""
-    if not job.lateness or job.steps < STEPS_OF_A_HABIT:
+    """The rank that is late in every step, and much later than any other.
+
+    In a lone step it works `ALONE_FACTOR` times as long as the others: half of the step is no bad luck.
+    """
+    if not job.lateness:
         return []
     first = job.lateness[0]
+    if job.steps < STEPS_OF_A_HABIT and first.typical_s * ALONE_FACTOR < job.step_s:
+        return []
     others = (
         np.max([each.seconds for each in job.lateness[1:]], axis=0)
         if job.lateness[1:]
@@ -106,7 +113,44 @@ def _late(job: RecordedJob) -> list[Lateness]:
     persistent = min(first.seconds) >= least_s(job) and all(
         mine >= ALONE_FACTOR * other for mine, other in zip(first.seconds, others, strict=True)
     )
-    return [first] if persistent else []
+    return [first] if persistent and _of_itself(job, first) else []
+
+
+def _of_itself(job: RecordedJob, late: Lateness) -> bool:
+    """Whether a rank is late by what it does, and not for want of a core that others had.
+
+    Of a host only: what is taken from a rank are short stretches anywhere, so that its usual operation takes
+    what it takes elsewhere. A rank that waits or sleeps does so at length, a slow core is slow in each.
+    """
+    if any(trace.gpu for trace in job.traces):
+        return True
+    line, half = job.timelines[late.rank], late.typical_s / 2
+    pauses = [
+        inverted(union(line.compute, line.communication), each.start_s, each.end_s)
+        for each in stretches(line)
+    ]
+    if all((of[:, 1] - of[:, 0]).max(initial=0.0) >= half for of in pauses):
+        return True
+    usual = {trace.rank: _usual_durations(trace.events) for trace in job.traces}
+    others = [usual[rank] for rank in usual if rank != late.rank]
+    alike = [name for name in usual[late.rank] if all(name in of for of in others)]
+    mine = sum(usual[late.rank][name][0] * usual[late.rank][name][1] for name in alike)
+    theirs = sum(
+        usual[late.rank][name][0] * float(np.median([of[name][1] for of in others])) for name in alike
+    )
+    computing = sum(seconds(clipped(line.compute, each.start_s, each.end_s)) for each in stretches(line))
+    return mine > 0.0 and (1.0 - theirs / mine) * computing / job.steps >= half
+
+
+def _usual_durations(events: Events) -> dict[str, tuple[int, float]]:
+    """By operation: how often it runs, and its median duration."""
+    operations = np.flatnonzero(events.of("operation"))
+    order = operations[np.argsort(events.name[operations], kind="stable")]
+    places, firsts = np.unique(events.name[order], return_index=True)
+    return {
+        events.names[place]: (len(of), float(np.median(of)))
+        for place, of in zip(places, np.split(events.duration_s[order], firsts[1:]), strict=True)
+    }
 
 
 def _slow_rank(job: RecordedJob) -> Iterator[Seen]:
@@ -211,16 +255,26 @@ def _reduces(job: RecordedJob, rank: int) -> list[Call]:
 
 
 def _overlap(job: RecordedJob) -> Iterator[Seen]:
+    """A GPU communicates gradients while nothing computes.
+
+    A host needs its cores for both: there it is a fault where a plan wants it otherwise (`findings_beside`).
+    """
+    if all(trace.gpu for trace in job.traces):
+        yield from unhidden_gradients(job)
+
+
+def unhidden_gradients(job: RecordedJob) -> Iterator[Seen]:
     """Gradients are communicated while nothing computes."""
     exposed, hidden = [], []
     for rank, line in job.timelines.items():
+        calls = _reduces(job, rank)
         if not line.trace.gpu:
-            return
-        rows = np.array([(call.start_s, call.end_s) for call in _reduces(job, rank)]).reshape(-1, 2)
-        sent = union(rows)
+            calls = [call for call in calls if call.kind in SUMS]
+        sent = union(np.array([(call.start_s, call.end_s) for call in calls]).reshape(-1, 2))
+        beside = line.compute if line.trace.gpu else _beside_backward(line.trace.events, calls)
         for each in stretches(line):
             within = clipped(sent, each.start_s, each.end_s)
-            covered = seconds(common(within, line.compute))
+            covered = seconds(common(within, beside))
             hidden.append(covered)
             exposed.append(seconds(within) - covered)
     waits = job.mean_part("waiting for the last rank") if job.meetings else 0.0
@@ -232,9 +286,49 @@ def _overlap(job: RecordedJob) -> Iterator[Seen]:
         if not job.meetings:
             evidence += "; other ranks' traces would tell transfer from waiting"
         computing = float(np.mean([step.compute_s for step in _step_totals(job)]))
-        beside = max(0.0, 1.0 - computing / total)  # no more than computes can be hidden
-        calls = {rank: _reduces(job, rank) for rank in job.timelines}
-        yield finding_of(job, "overlap off", cost, evidence), transfers_scaled(job, calls, beside)
+        left = max(0.0, 1.0 - computing / total)  # no more than computes can be hidden
+        reduces = {rank: _reduces(job, rank) for rank in job.timelines}
+        yield finding_of(job, "overlap off", cost, evidence), transfers_scaled(job, reduces, left)
+
+
+SUMS: Final = ("allreduce", "reducescatter")
+"""Collectives that sum gradients."""
+
+
+def _beside_backward(events: Events, calls: Sequence[Call]) -> Intervals:
+    """Of a host: collectives during which a backward goes on, whatever cores it has meanwhile."""
+    backward = events.start_s[phase(events, "backward")]
+    rows = np.array([(call.start_s, call.end_s) for call in calls]).reshape(-1, 2)
+    begun = np.searchsorted(backward, rows)
+    return union(rows[begun[:, 1] > begun[:, 0]])
+
+
+def _asked(events: Events, kind: str) -> NDArray[np.float64]:
+    """When the host asks for collectives of a kind."""
+    called = np.array([name.startswith("c10d::") and kind in name for name in events.names], bool)
+    return events.start_s[events.of("operation") & events.named(called)]
+
+
+def _barriers(job: RecordedJob) -> Iterator[Seen]:
+    """Ranks wait for each other where no data moves, more often than once a step."""
+    if _late(job) or any(True for _ in _stages(job)):
+        return  # they would wait at the next collective
+    spent, counts = [], []
+    for rank, line in job.timelines.items():
+        calls = [call for call in job.calls[rank] if call.kind == "barrier"]
+        rows = np.array([(call.start_s, call.end_s) for call in calls]).reshape(-1, 2)
+        asked = _asked(line.trace.events, "barrier")
+        if len(asked) == len(rows):  # a host waits from when it asks its thread of collectives
+            rows[:, 0] = np.minimum(asked, rows[:, 0])
+        counts.append(len(calls) / job.steps)
+        spent.append(seconds(without(union(rows), line.compute)) / job.steps)
+    cost = float(np.mean(spent))
+    if min(counts) > 1.0 and cost >= least_s(job):
+        evidence = (
+            f"{np.mean(counts):,.0f} barriers a step, which move no data; ranks spend "
+            f"{format_seconds(cost)} in them while nothing computes"
+        )
+        yield finding_of(job, "synchronisation in the step", cost, evidence), None
 
 
 def _step_totals(job: RecordedJob) -> Iterator[Totals]:
@@ -363,6 +457,49 @@ def _precision(job: RecordedJob) -> Iterator[Seen]:
         yield finding, None if ratio is None else scaled(job, wide_products, ratio)
 
 
+def wide_operations(events: Events) -> tuple[NDArray[np.bool_], float]:
+    """Innermost products of the host with operands of four bytes, and their share of the products' time."""
+    products = events.of("operation") & events.named(
+        np.array([PRODUCT.fullmatch(name) is not None for name in events.names], bool)
+    )
+    wide, narrow = np.zeros(len(events), bool), np.zeros(len(events), bool)
+    for place in np.flatnonzero(products & (events.detail >= 0)):
+        types = events.details[events.detail[place]].get("types")
+        sizes = {ELEMENT_BYTES.get(str(kind).lower(), 0) for kind in types or () if kind != "Scalar"} - {0}
+        wide[place], narrow[place] = sizes == {4}, bool(sizes) and max(sizes) < 4
+    casts = sets_of(events, narrow)  # a cast operand is multiplied within the operation that casts it
+    wide_s = seconds(without(sets_of(events, wide), casts))
+    total = wide_s + seconds(casts)
+    return wide, wide_s / total if total else 0.0
+
+
+PRODUCT: Final = re.compile(r"aten::(?:mm|addmm|bmm|baddbmm|_scaled_dot_product\w*)")
+"""Operations of ATen that multiply matrices and call no other that does."""
+
+
+def wide_beside(job: RecordedJob, precision: TrainingPrecision, source: str) -> Iterator[Seen]:
+    """Products of float32 operands where fewer bits are asked for, by the types that operations record."""
+    if PRECISIONS[TRAINING[precision].linear].weight_bytes >= FLOAT32_BYTES or [*_precision(job)]:
+        return
+    shares, spent = [], []
+    for trace in job.traces:
+        events = trace.events
+        wide, share = wide_operations(events)
+        kernels = launched_within(events, computes(events), wide)
+        shares.append(share)
+        spent.append(seconds(sets_of(events, kernels if trace.gpu else wide)) / job.steps)
+    cost = float(np.median(spent))
+    if float(np.median(shares)) >= 0.5 and cost >= least_s(job):
+        evidence = (
+            f"{np.median(shares):.0%} of the time of matrix products is in operations of float32 operands, "
+            f"and {source} asks for {precision}"
+        )
+        yield finding_of(job, "precision", cost, evidence), None
+
+
+FLOAT32_BYTES: Final = 4
+
+
 def _peak_ratio(job: RecordedJob) -> float | None:
     """Time of a product in 16 bits over that in float32 by the peaks of the GPU, where its name is known."""
     for device in {trace.device for trace in job.traces if trace.device}:
@@ -442,6 +579,7 @@ RULES: tuple[Callable[[RecordedJob], Iterator[Seen]], ...] = (
     _slow_gpu,
     _stages,
     _overlap,
+    _barriers,
     _buckets,
     _slow_link,
     _precision,

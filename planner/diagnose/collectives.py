@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.diagnose.classes import COMMUNICATION, classes_of, kernel_classes, phase
 from planner.traces.events import Trace
@@ -198,36 +199,94 @@ def with_groups(traces: Sequence[Trace], calls: Mapping[int, Sequence[Call]]) ->
         for trace in traces
     }
     same = len({len(each) for each in ends.values()}) == 1
+    shared = _shared_places(traces, calls) if same else []
+    group_of: dict[tuple[int, int], tuple[int, ...]] = {}
+    for places in shared:
+        chosen = {
+            trace.rank: _group_by_ends(trace, calls[trace.rank], ends, places)
+            for trace in traces
+            if not any(calls[trace.rank][place].group for place in places.tolist())
+        }
+        for ranks in sorted({*chosen.values()} - {()}, key=len, reverse=True):
+            members = [rank for rank in ranks if chosen.get(rank)]
+            if 2 * sum(chosen[rank] == ranks for rank in members) > len(members):
+                chosen |= dict.fromkeys(members, ranks)  # ranks of a group are in it together
+        group_of |= {(rank, place): ranks for rank, ranks in chosen.items() for place in places if ranks}
     result = {}
     for trace in traces:
-        of = calls[trace.rank]
-        candidates = {group.ranks for group in trace.groups if group.size > 1 and trace.rank in group.ranks}
-        recorded = {
-            ranks: [rank for rank in ranks if rank in ends and rank != trace.rank] for ranks in candidates
-        }
-        group_of = dict[int, tuple[int, ...]]()
-        for threads in _together([call.thread for call in of if not call.group]) if same else ():
-            places = np.array([place for place, call in enumerate(of) if call.thread in threads])
-            apart = {
-                ranks: float(
-                    np.median(
-                        [np.abs(ends[rank][places] - ends[trace.rank][places]).mean() for rank in others]
-                    )
-                )
-                for ranks, others in recorded.items()
-                if others
-            }
-            if apart:
-                nearest = min(apart, key=lambda ranks: (apart[ranks], len(ranks)))
-                group_of |= dict.fromkeys(threads, nearest)
         words = {group.ranks: group.description for group in trace.groups}
         result[trace.rank] = tuple(
-            replace(call, group=group_of[call.thread], description=words.get(group_of[call.thread], ""))
-            if not call.group and call.thread in group_of
+            replace(call, group=inferred, description=words.get(inferred, ""))
+            if (inferred := group_of.get((trace.rank, place)))
             else call
-            for call in of
+            for place, call in enumerate(calls[trace.rank])
         )
     return result
+
+
+def _shared_places(traces: Sequence[Trace], calls: Mapping[int, Sequence[Call]]) -> list[NDArray[np.int64]]:
+    """Places of each group's calls: those that share their threads on any rank, or their place in steps."""
+    count = len(next(iter(calls.values()), ()))
+    first = [*range(count)]
+
+    def root(place: int) -> int:
+        while first[place] != place:
+            first[place] = first[first[place]]
+            place = first[place]
+        return place
+
+    for trace in traces:
+        of = calls[trace.rank]
+        repeated, threads = _repeated_places(trace, of), [call.thread for call in of]
+        joined = [
+            [place for place, thread in enumerate(threads) if thread in some]
+            for some in ([{thread} for thread in {*threads}] if repeated else _together(threads))
+        ]
+        for places in (*joined, *repeated):
+            for place in places[1:]:
+                first[root(place)] = root(places[0])
+    groups = defaultdict[int, list[int]](list)
+    for place in range(count):
+        groups[root(place)].append(place)
+    return [np.array(places) for places in groups.values()]
+
+
+def _repeated_places(trace: Trace, calls: Sequence[Call]) -> list[tuple[int, ...]]:
+    """Places of the same call in each step, where all steps make the same calls."""
+    edges = np.searchsorted(
+        [call.start_s for call in calls], [*(each.start_s for each in trace.windows), np.inf]
+    )
+    steps = [range(start, end) for start, end in pairwise(edges.tolist())]
+    made = {tuple((calls[place].kind, calls[place].bytes) for place in step) for step in steps}
+    return [*zip(*steps, strict=True)] if len(made) == 1 else []
+
+
+def _group_by_ends(
+    trace: Trace,
+    calls: Sequence[Call],
+    ends: Mapping[int, NDArray[np.float64]],
+    places: NDArray[np.int64],
+) -> tuple[int, ...]:
+    """The largest group of a rank whose ranks are done together with it.
+
+    They are, where they are done about as near to it as those of its nearest group, or well within the call.
+    """
+    apart = {}
+    for ranks in {group.ranks for group in trace.groups if group.size > 1 and trace.rank in group.ranks}:
+        others = [rank for rank in ranks if rank in ends and rank != trace.rank]
+        if others:
+            gaps = [np.abs(ends[rank][places] - ends[trace.rank][places]) for rank in others]
+            apart[ranks] = float(np.mean(gaps))
+    if not apart:
+        return ()
+    nearest = min(apart, key=lambda ranks: (apart[ranks], len(ranks)))
+    lasts = float(np.mean([calls[place].seconds for place in places.tolist()]))
+    within = max(AS_NEAR * apart[nearest], TOGETHER * lasts)
+    return max((ranks for ranks in apart if apart[ranks] <= within), key=len)
+
+
+AS_NEAR, TOGETHER = 2.0, 0.1
+"""Of how far the nearest ranks are, and of a call: what lies between the ends of one call on its ranks."""
 
 
 def _together(threads: Sequence[int]) -> list[set[int]]:

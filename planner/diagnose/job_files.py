@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.step import step_times
 from planner.audit.audit import calibration_of, estimate_of
 from planner.audit.job import audited_job
+from planner.audit.layout import value_of
 from planner.audit.read import read_texts, text_of
 from planner.audit.serving.audit import started_deployment
 from planner.audit.serving.server import Unknown, server_of
@@ -33,7 +35,10 @@ def prediction_of(paths: Sequence[Path], flags: Flags) -> tuple[Prediction | Non
     name = shortened(str(paths[0]), LONGEST_PATH)
     if len(paths) == 1 and paths[0].suffix == ".json":
         plan = from_json(read_text(paths[0]), name)
-        return Prediction(source=Path(name).name, estimate=plan.estimate, layout=plan.layout), ()
+        precision = plan.request.job.precision
+        return Prediction(
+            source=Path(name).name, estimate=plan.estimate, layout=plan.layout, precision=precision
+        ), ()
     reading = read_texts({str(path): text_of(str(path))[0] for path in paths}, {})
     if reading.family.serves:
         cause = "the traces have no step of a server: no annotation of vLLM, SGLang or ATOM"
@@ -42,7 +47,14 @@ def prediction_of(paths: Sequence[Path], flags: Flags) -> tuple[Prediction | Non
     estimate = estimate_of(reading, job, calibration_of(reading, flags))
     if estimate is None or job.layout is None:
         return None, tuple(f"not predicted: {each}" for each in job.missing[:3])
-    return Prediction(source=Path(name).name, estimate=estimate, layout=job.layout), ()
+    stated = flags.precision or value_of(reading, None, "job.precision").value
+    formats = [precision for precision in TRAINING if precision == stated]
+    return Prediction(
+        source=Path(name).name,
+        estimate=estimate,
+        layout=job.layout,
+        precision=formats[0] if formats else None,
+    ), ()
 
 
 def server_prediction(paths: Sequence[Path], flags: Flags) -> tuple[Predicted | None, tuple[str, ...]]:

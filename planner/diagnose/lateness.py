@@ -42,7 +42,9 @@ def lateness_of(
 ) -> tuple[Lateness, ...]:
     """Every rank that was last somewhere, most late first.
 
-    Stages of a pipeline do different work: their ranks are compared in the groups of other axes alone.
+    Stages of a pipeline do different work: their ranks are compared in the groups of other axes alone. What
+    a rank does after a step's last collective keeps the others waiting in the next, which may be unrecorded:
+    the end of a step counts as a collective does.
     """
     busy = {rank: _Work(line, calls[rank]) for rank, line in timelines.items()}
     steps = min((len(line.trace.windows) for line in timelines.values()), default=0)
@@ -63,9 +65,18 @@ def lateness_of(
         late[latest][step] = max(late[latest][step], excess)
         if excess > longest.get(latest, (0.0, (0.0, 0.0)))[0]:
             longest[latest] = excess, (begun[latest], arrival)
+    for place in range(steps if layout.degrees.get("pp", 1) == 1 and len(busy) > 1 else 0):
+        windows = {rank: line.trace.windows[place] for rank, line in timelines.items()}
+        work = {rank: busy[rank].seconds(each.start_s, each.end_s) for rank, each in windows.items()}
+        latest = max(work, key=lambda rank: work[rank])
+        excess = work[latest] - float(np.median([work[rank] for rank in work if rank != latest]))
+        late[latest][place] = max(late[latest][place], excess)
+        if excess > longest.get(latest, (0.0, (0.0, 0.0)))[0]:
+            longest[latest] = excess, (windows[latest].start_s, windows[latest].end_s)
     result = [
         Lateness(rank=rank, seconds=tuple(seconds), stretch=longest[rank][1])
         for rank, seconds in late.items()
+        if rank in longest
     ]
     return tuple(sorted(result, key=lambda each: -each.typical_s))
 

@@ -111,16 +111,29 @@ def infer_layout(
 def layout_of(traces: Sequence[Trace], calls: Mapping[int, Sequence[Call]]) -> InferredLayout:
     """The layout of recorded ranks."""
     groups = [group for trace in traces for group in trace.groups]
-    made = [(call.group, call.kind) for of in calls.values() for call in of]
+    teller = dict[tuple[int, ...], int]()
+    for rank in sorted(calls):  # one rank tells what its group calls: more would count large groups for more
+        for call in calls[rank]:
+            teller.setdefault(call.group, rank)
+    made = [
+        (call.group, call.kind) for rank, of in calls.items() for call in of if teller[call.group] == rank
+    ]
     described = {
         (call.group, call.description): ProcessGroup(ranks=call.group, description=call.description)
         for of in calls.values()
         for call in of
         if call.group
     }
-    highest = max((rank for group in groups for rank in group.ranks), default=0)
-    world = max(*(trace.world_size for trace in traces), len(traces), highest + 1)
+    listed = {tuple(sorted({*ranks})) for ranks in (*(group.ranks for group in groups), *teller)}
+    spans = (_span(ranks) for ranks in listed if ranks)
+    world = max(*(trace.world_size for trace in traces), len(traces), *spans, 1)
     return infer_layout([*groups, *described.values()], made, world)
+
+
+def _span(ranks: tuple[int, ...]) -> int:
+    """Ranks that a job has at least: up to the last of a group, and to the end of its nest."""
+    gaps = {second - first for first, second in pairwise(ranks)}
+    return max(ranks[-1] + 1, gaps.pop() * len(ranks) if len(gaps) == 1 else 0)
 
 
 def axis_of_words(description: str) -> str:

@@ -11,8 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.diagnose.budget import sets_of
-from planner.diagnose.classes import phase
+from planner.diagnose.budget import once_more, sets_of
 from planner.diagnose.intervals import inside
 from planner.traces.events import Events, Trace
 
@@ -71,9 +70,9 @@ def _weights(events: Events, trace: Trace, name: str, operand: int) -> Counter[S
     if trace.windows:
         first, last = trace.windows[0].start_s, trace.windows[-1].end_s
         chosen &= (events.start_s >= first) & (events.start_s < last)
-    once_more = phase(events, "recompute")
-    if once_more.any():
-        chosen &= ~inside(events.start_s, sets_of(events, once_more))
+    repeated = once_more(events)
+    if repeated.any():
+        chosen &= ~inside(events.start_s, sets_of(events, repeated))
     return Counter(_shapes(events, chosen, operand))
 
 

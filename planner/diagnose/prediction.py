@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.kernels.precisions import TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.axes import RANK_AXES
 from planner.diagnose.budget import launched_once_more
+from planner.diagnose.causes import unhidden_gradients, wide_beside
 from planner.diagnose.classes import kernel_classes
 from planner.diagnose.evidence import finding_of, least_s
 from planner.diagnose.record import RecordedJob
@@ -42,6 +44,8 @@ class Prediction:
     source: str
     estimate: Estimate
     layout: ParallelLayout
+    precision: TrainingPrecision | None = None
+    """What products are told to multiply in; None where nothing says."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -100,7 +104,7 @@ def residuals_of(job: RecordedJob, prediction: Prediction) -> tuple[PartResidual
 
 
 def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[Seen, ...]:
-    """What only a prediction shows: another layout, and recomputation that nobody asked for."""
+    """What only a prediction shows: another layout or precision, and recomputation that nobody asked for."""
     result = list[Seen]()
     layout, recorded = prediction.layout, job.layout
     degrees = {axis: recorded.degrees[axis] for axis in RANK_AXES if axis in recorded.degrees}
@@ -128,4 +132,8 @@ def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[Seen, ...
                 scaled(job, launched_once_more, 0.0),
             )
         )
+    if layout.dp > 1 and not any(trace.gpu for trace in job.traces):
+        result += unhidden_gradients(job)
+    if prediction.precision is not None:
+        result += wide_beside(job, prediction.precision, prediction.source)
     return tuple(result)

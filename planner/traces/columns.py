@@ -29,6 +29,7 @@ class EventColumns:
         self._details: dict[str, int] = {}
         self._kept: list[dict[str, Any]] = []
         self._name, self._category, self._detail = array("i"), array("B"), array("i")
+        self._forward = array("B")
         self._start, self._duration = array("d"), array("d")
         self._stream, self._thread, self._correlation = array("q"), array("q"), array("q")
 
@@ -54,6 +55,8 @@ class EventColumns:
         thread: int = -1,
         correlation: int = -1,
         detail: int = -1,
+        *,
+        forward: bool = False,
     ) -> None:
         """Add one event. Raises InputError where there are too many, OverflowError for no 64-bit number."""
         if len(self._start) >= MOST_EVENTS:
@@ -79,6 +82,7 @@ class EventColumns:
         self._start.append(start_s)
         self._duration.append(duration_s)
         self._detail.append(detail)
+        self._forward.append(forward)
 
     def events(self, rank: int = 0, unit_s: float = 1.0) -> Events:
         """The columns, in the order of their starts; both times are multiplied by the recorder's unit."""
@@ -99,5 +103,6 @@ class EventColumns:
             correlation=column(self._correlation, np.int64),
             details=tuple(self._kept),
             detail=column(self._detail, np.int32),
+            forward=column(self._forward, np.bool_),
             rank=rank,
         )

@@ -73,6 +73,8 @@ class Events:
     """Distinct arguments; `detail` has places in it."""
     detail: NDArray[np.int32]
     """-1 where an event has none."""
+    forward: NDArray[np.bool_]
+    """Operations that autograd notes for its backward: it numbers them."""
     rank: int = 0
 
     def __len__(self) -> int:
@@ -95,7 +97,7 @@ class Events:
     def chosen(self, kept: NDArray[np.bool_]) -> Events:
         """Only these events; names and details stay."""
         columns = ("name", "category", "start_s", "duration_s", "stream", "thread", "correlation", "detail")
-        return replace(self, **{column: getattr(self, column)[kept] for column in columns})
+        return replace(self, **{column: getattr(self, column)[kept] for column in (*columns, "forward")})
 
     def rows(self, chosen: NDArray[np.bool_] | None = None) -> Iterator[TraceEvent]:
         """Chosen events one by one, in their order."""
@@ -134,6 +136,7 @@ class Events:
             correlation=np.array([row.correlation for row in rows], np.int64),
             details=details,
             detail=np.where(has, np.cumsum(has) - 1, -1).astype(np.int32),
+            forward=np.zeros(len(rows), bool),
             rank=rank,
         )
 

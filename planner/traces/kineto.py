@@ -126,7 +126,9 @@ def _add(columns: EventColumns, value: dict[str, Any], kind: int, start: float, 
             )
         elif "Collective name" in args:
             detail = _message(columns, args)
-    columns.add(name, kind, start, duration, stream, thread, correlation, detail)
+    numbered = kind == CODES["operation"] and _count(args.get("Sequence number"), -1) >= 0
+    forward = numbered and not args.get("Fwd thread id")
+    columns.add(name, kind, start, duration, stream, thread, correlation, detail, forward=forward)
 
 
 def _message(columns: EventColumns, args: dict[str, Any]) -> int:

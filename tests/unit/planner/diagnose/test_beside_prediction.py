@@ -72,6 +72,48 @@ def test_recomputation_is_a_finding_where_nobody_asked(
     assert [finding.cause for finding in findings] == expected
 
 
+NUMBERED = {"Fwd thread id": 0, "Sequence number": 7}
+"""What autograd's recorder says of an operation whose gradient it will want."""
+
+
+@pytest.mark.parametrize(("args", "expected"), [(NUMBERED, ["unplanned recompute"]), ({}, [])])
+def test_without_stacks_recomputation_is_an_operation_that_a_backward_numbers(
+    tmp_path: Path, args: dict[str, int], expected: list[str]
+) -> None:
+    """A backward makes no graph: it numbers what it runs only where that is a forward."""
+    trace = write(
+        tmp_path / "rank0.json",
+        host("ProfilerStep#1", 0.0, 100.0),
+        host("aten::linear", 2.0, 4.0, category="cpu_op", args=NUMBERED),
+        host("autograd::engine::evaluate_function: AddmmBackward0", 8.0, 40.0, category="cpu_op"),
+        host("AddmmBackward0", 9.0, 40.0, category="cpu_op", args={**NUMBERED, "Fwd thread id": 1}),
+        host("aten::linear", 10.0, 20.0, category="cpu_op", args=args),
+        host("aten::mm", 22.0, 30.0, category="cpu_op"),
+        kernel("nvjet_gemm", 5.0, 60.0, 1, launched_us=3.0),
+        kernel("nvjet_gemm", 60.0, 80.0, 2, launched_us=12.0),
+        kernel("nvjet_gemm", 80.0, 99.0, 3, launched_us=24.0),
+    )
+    findings = beside(tmp_path, [trace], gpus=1, tp=1).findings
+    assert [finding.cause for finding in findings] == expected
+    assert [finding.seconds for finding in findings] == [pytest.approx(20e-6)] * len(expected)
+
+
+@pytest.mark.parametrize(("operand", "expected"), [("float", ["precision"]), ("c10::BFloat16", [])])
+def test_operands_of_float32_are_a_finding_where_the_script_says_bf16(
+    tmp_path: Path, operand: str, expected: list[str]
+) -> None:
+    """A product of weights that autocast narrows is of the narrow operands: the operation within it."""
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    trace = write(
+        tmp_path / "rank0.json",
+        host("ProfilerStep#1", 0.0, 100.0),
+        host("aten::mm", 5.0, 60.0, category="cpu_op", args=shapes),
+        host("aten::mm", 6.0, 59.0, category="cpu_op", args={**shapes, "Input type": [operand, operand]}),
+    )
+    findings = beside(tmp_path, [trace], gpus=1, tp=1).findings
+    assert [finding.cause for finding in findings] == expected
+
+
 def test_a_plan_file_predicts_too(tmp_path: Path) -> None:
     """What `plan --json` writes is told from a trace by its first key."""
     path = tmp_path / "plan.json"

@@ -7,8 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from planner.diagnose.layout import InferredLayout, infer_layout
-from planner.traces.events import ProcessGroup
+from planner.diagnose.collectives import Call
+from planner.diagnose.layout import InferredLayout, infer_layout, layout_of
+from planner.traces.events import Events, ProcessGroup, Trace
 from topology.fabric.mesh import mesh
 
 ORDERS = (("pp", "dp", "cp", "tp"), ("dp", "pp", "cp", "tp"))
@@ -92,3 +93,24 @@ def test_experts_stand_beside_the_nest() -> None:
     calls += [(whole.groups("dp")[0], "allreduce")] * 2 + [(experts, "alltoall")] * 50
     layout = infer_layout(groups, calls, 32)
     assert dict(layout.degrees) == {"tp": 2, "dp": 8, "pp": 2, "ep": 4}
+
+
+def test_a_group_counts_no_more_for_its_size_and_tells_the_ranks_of_the_job() -> None:
+    """Products of layers are reduced twice as often as gradients, by half as many ranks, and no group is named."""
+
+    def of_rank(rank: int) -> list[Call]:
+        pair, replicas = (rank // 2 * 2, rank // 2 * 2 + 1), tuple(range(rank % 2, 8, 2))
+        kinds = [("allreduce", pair)] * 16 + [("reducescatter", replicas)] * 8
+        return [
+            Call(rank=rank, kind=k, group=g, description="", start_s=0, end_s=1, bytes=1, thread=1)
+            for k, g in kinds
+        ]
+
+    calls = {rank: of_rank(rank) for rank in range(8)}
+    nothing = Events.of_rows([])
+    traces = [
+        Trace(source="", format="kineto", rank=rank, world_size=1, gpu=True, events=nothing) for rank in calls
+    ]
+    assert dict(layout_of(traces, calls).degrees) == {"tp": 2, "dp": 4}
+    alone = layout_of(traces[:1], {0: calls[0]})
+    assert (dict(alone.degrees), alone.world_size) == ({"tp": 2, "dp": 4}, 8)

@@ -24,9 +24,15 @@ def kernel(name: str, start_us: float, end_us: float, number: int, **args: Any) 
 
 
 def host(
-    name: str, start_us: float, end_us: float, *, category: str = "user_annotation", thread: int = 100
+    name: str,
+    start_us: float,
+    end_us: float,
+    *,
+    category: str = "user_annotation",
+    thread: int = 100,
+    args: dict[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    return [_event(name, category, start_us, end_us, thread, {})]
+    return [_event(name, category, start_us, end_us, thread, args or {})]
 
 
 def _event(
