@@ -27,7 +27,7 @@ FORMAT_OF_WORD: Mapping[str, WeightFormat] = {
 """Names of weight formats in benchmark tables and checkpoint names."""
 _OF_FORMATS = frozenset({
     "dynamic", "static", "quantized", "quantised", "quant", "kv", "block", "channel", "bnb", "marlin",
-    "mixed", "qat",
+    "mixed", "qat", "unsloth",
 })  # fmt: skip
 """Words beside a format: how its scales are taken, and who packs it."""
 _TUNING = frozenset({

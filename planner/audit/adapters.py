@@ -104,6 +104,8 @@ def stated_adapter(settings: Iterable[Setting], *, rank_decides: bool = False) -
     sizes = [setting for setting in sizes if whole_or_none(setting.value) != 0]
     if kind is None and sizes and (rank_decides or _base("", given) != "half"):
         kind = "lora"  # of a base in few bits an adapter alone is trained
+    if kind is None and sizes and "lora_module_name" in given:
+        kind = "lora"  # DeepSpeed-Chat: a rank above zero replaces the linear layers of these modules
     if kind is None:
         frozen = _frozen(given)
         if frozen:
@@ -211,6 +213,8 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
         )
     if not targets:
         return StatedAdapter(why=f"an adapter of {modules!r} is stated, whose matrices are not known")
+    if "lora_module_name" in given and "only_optimize_lora" not in given:
+        assumed.append("embeddings and norms as frozen: without only_optimize_lora they are trained too")
     if modules and not _ALL.search(modules):
         assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {modules[:40]} is stated")
     names: dict[str, Any] = {"kind": "qlora" if base in ("nf4", "int8") else _NAMES[kind], "base": base}

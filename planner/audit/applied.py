@@ -117,7 +117,8 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return text
+        quoted = len(text) > 1 and text[0] == text[-1] == "'"  # as a shell is told it
+        return text[1:-1] if quoted else text
 
 
 def _key(name: str) -> str:

@@ -18,6 +18,8 @@ from costmodel.memory.fit import fit_of
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.stack import SoftwareStack
+from costmodel.switches.profile import value_in, with_switches
+from costmodel.switches.switch import switches
 from costmodel.training.bands import Doubts, tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import part_shares
@@ -25,6 +27,7 @@ from planner.audit.applied import legal_changes
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
 from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
+from planner.audit.file_switches import EXPERT_SWITCH, has_words
 from planner.audit.findings import IMPOSSIBLE_PACE, OTHER_WORK, findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
@@ -380,7 +383,32 @@ def _leanest(now: Running | None, job: Job) -> Estimate | None:
 
 
 def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:
-    """The best plan of the same engine on the same cluster, in as much memory as `most_bytes` allows.
+    """The best plan of the same engine on the cluster, with the files' dispatcher if that is no slower.
+
+    What an engine does without a word a plan would be told otherwise: no word is advised that gains nothing.
+    """
+    plan = _best_in_memory(request, now, cal, runs=runs)
+    if plan is None or now is None or request is None or EXPERT_SWITCH in request.switches:
+        return plan
+    profile = _stack_as_trained(plan, now)
+    theirs, planned = (value_in(stack, switches()[EXPERT_SWITCH]) for stack in (now.stack, profile))
+    if not request.model.is_moe or theirs in ("", planned) or not has_words(request, EXPERT_SWITCH, theirs):
+        return plan
+    switched = {EXPERT_SWITCH: theirs}
+    split = split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
+    case = replace(plan.problem.of(cal=now.problem.case.cal).case, stack=with_switches(profile, switched))
+    if estimate(case, plan.layout, split).step_time_s > plan.estimate.step_time_s:
+        return plan
+    asked = replace(request, switches={**request.switches, **switched})
+    other = _best_in_memory(asked, now, cal, runs=runs)
+    slower = other is None or other.estimate.step_time_s > plan.estimate.step_time_s
+    return plan if slower else other
+
+
+def _best_in_memory(
+    request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool
+) -> Plan | None:
+    """The best plan in as much memory as `most_bytes` allows.
 
     Its request states that room where it is not a plan's own, so that its certificate is of it.
     """

@@ -261,6 +261,18 @@ def _lengths(facts: JobFacts, _: Family) -> None:
         )
 
 
+def _batch_of_arguments(facts: JobFacts, family: Family) -> None:
+    """Samples of a device that `TrainingArguments` has without a word, where files state its other fields."""
+    shown = {"said.accumulation", "said.recompute_full"} & facts.by_field.keys()
+    if family.name in _OF_ARGUMENTS and (shown or family.name == "LLaMA-Factory"):
+        why = "TrainingArguments of transformers has it where nothing is said"
+        facts.put("layout.microbatch_size", BATCH_OF_ARGUMENTS, "default", why)
+
+
+_OF_ARGUMENTS = ("HF Trainer", "LLaMA-Factory", "Unsloth")
+BATCH_OF_ARGUMENTS = 8
+"""per_device_train_batch_size (transformers/training_args.py)."""
+
 _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _overrides,
     gpus_of_machines,
@@ -272,6 +284,7 @@ _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _lengths,
     _sequence_parallel,
     _tokens,
+    _batch_of_arguments,
     replicas_of_files,
     world,
     global_batch_of,

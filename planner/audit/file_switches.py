@@ -87,12 +87,12 @@ def kept_switches(reading: Reading, request: PlanRequest) -> dict[str, str]:
         if any(value is False and before[field] for field, value in stated.items()):
             continue
         value = value_in(stack_with(usual, stated), switches()[name])
-        if value and value != values[name] and _has_words(request, name, value):
+        if value and value != values[name] and has_words(request, name, value):
             kept[name] = value
     return kept
 
 
-def _has_words(request: PlanRequest, name: str, value: str) -> bool:
+def has_words(request: PlanRequest, name: str, value: str) -> bool:
     """Whether the engine that plans a job has a word for a switch."""
     contract = CONTRACTS.get(request.engine)
     if contract is None:

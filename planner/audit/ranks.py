@@ -193,6 +193,22 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
     if copies > 1 and dp % copies == 0 and facts.value("layout.zero_stage") == 3:
         source = f"dp {dp} over {copies} replicas"
         facts.put("layout.shard_degree", dp // copies, "derived", source, like="said.dp_replicate")
+    _copy_of_node(facts, world, dp)
+
+
+_HYBRID = ("hybrid", "hybrid_shard", "hsdp", "4")
+"""Strategies of FSDP whose group is a node's where no other is told (torch/distributed/fsdp/api.py)."""
+_SHARDING = ("said.sharding", "said.fsdp", "said.data_parallel")
+
+
+def _copy_of_node(facts: JobFacts, world: int, dp: int) -> None:
+    """Ranks of a node share a copy where FSDP is told to shard so, and says no degree."""
+    like = next((name for name in _SHARDING if facts.value(name)), "")
+    strategy = re.split(r"[, ]", str(facts.value(like) or "").lower())[0]
+    nodes = facts.count("said.nodes") or facts.count("said.machines")
+    each = facts.count("said.gpus_per_node") or (world // nodes if nodes else None)
+    if strategy in _HYBRID and each and each < dp and not RANKS.rest(dp, each):
+        facts.put("layout.shard_degree", each, "derived", f"{strategy}: a copy on each node", like=like)
 
 
 def world(facts: JobFacts, family: Family) -> None:

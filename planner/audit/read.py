@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
 from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, lines_like_steps, measured_of
+from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
@@ -363,8 +364,9 @@ def _of_configuration(
         parts = [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
     elif kind == "python":
-        chosen = _recipe(recipes_of(text, path), recipe, path, doubts)
-        settings = list(chosen.settings)
+        recipes = recipes_of(text, path)
+        chosen = _recipe(recipes, recipe, path, doubts)
+        settings = [*chosen.settings, *_machines_of_module(recipes, chosen)]
     elif kind == "json":
         settings, template = json_settings(text, path)
         if template:
@@ -528,11 +530,21 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
     return first
 
 
+def _machines_of_module(recipes: Sequence[Recipe], chosen: Recipe) -> Iterator[Setting]:
+    """GPUs that a module counts for what one of its functions trains, where that counts none itself."""
+    counted = {meaning(setting, MACHINE_WORDS) for setting in chosen.settings}
+    for setting in recipes[-1].settings if chosen.name and not recipes[-1].name else ():
+        stated = meaning(setting, MACHINE_WORDS)
+        if stated is not None and stated not in counted:
+            yield setting
+
+
 def _of_script(
     path: str, text: str, kind: Kind, given: Mapping[str, str], beside: Mapping[str, str], line: int = 0
 ) -> Reading:
     """A script, or a page with commands (the first at or after a line)."""
     others = {name: other for name, other in beside.items() if other is not text}
+    text = script_of_makefile(text) if kind == "shell" and is_makefile(text) else text
     launch, script = (
         launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
     )

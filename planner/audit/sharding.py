@@ -160,6 +160,7 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
         facts.put("layout.zero_stage", 3, "default", why)
     if "fsdp" in strategy or strategy.startswith("ddp"):
         facts.take("layout.zero_stage", 3 if "fsdp" in strategy else 0, "said.strategy")
+    _of_lightning(facts, family, strategy)
     _stage_of_launcher(facts)
     named = _STAGE_IN_NAME.search(str(facts.value("said.deepspeed") or "").rpartition("/")[2])
     if named and "layout.zero_stage" not in facts.by_field:
@@ -172,7 +173,7 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
         )
         name = str(facts.value("said.deepspeed"))
         if "offload" in name.rpartition("/")[2].lower():
-            _offload_of_name(facts, int(named.group(1)))
+            _offload_of_name(facts, int(named.group(1)), "said.deepspeed")
         if name.lower().endswith((".json", ".yaml", ".yml")):
             facts.notes.append(f"the ZeRO stage is read from the name of {name}: name that file too")
 
@@ -195,12 +196,30 @@ def _stage_of_launcher(facts: JobFacts) -> None:
         facts.notes.append(f"what is sharded is read from the name of {path}: name that file too")
 
 
-def _offload_of_name(facts: JobFacts, stage: int) -> None:
+DEFAULT_STAGE = 2
+"""Of Lightning's `DeepSpeedStrategy` (lightning/pytorch/strategies/deepspeed.py)."""
+
+
+def _of_lightning(facts: JobFacts, family: Family, strategy: str) -> None:
+    """What a strategy of Lightning shards: DeepSpeed by its name or its class, nothing without a word."""
+    if family.name != "Lightning":
+        return
+    if "deepspeed" in strategy:
+        named = _STAGE_IN_NAME.search(strategy)
+        stage = int(named.group(1)) if named else DEFAULT_STAGE
+        source = facts.by_field["said.strategy"].source
+        facts.put("layout.zero_stage", stage, "stated" if named else "default", source, like="said.strategy")
+        if "offload" in strategy:
+            _offload_of_name(facts, stage, "said.strategy")
+    facts.put("layout.zero_stage", 0, "default", "Lightning shards nothing where nothing is said")
+
+
+def _offload_of_name(facts: JobFacts, stage: int, like: str) -> None:
     """What a DeepSpeed file that only its name tells keeps on the host: the optimizer, parameters at stage 3.
 
     So have LLaMA-Factory (examples/deepspeed) and the presets of ms-swift (swift/config/zero3_offload.json).
     """
-    source = f"by the name of {facts.value('said.deepspeed')}"
-    facts.put("said.offload_optimizer", "cpu", "derived", source, like="said.deepspeed")
+    source = f"by the name of {facts.value(like)}"
+    facts.put("said.offload_optimizer", "cpu", "derived", source, like=like)
     if stage == 3:
-        facts.put("said.offload_param", "cpu", "derived", source, like="said.deepspeed")
+        facts.put("said.offload_param", "cpu", "derived", source, like=like)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from costmodel.parallel.divisions import BATCH
 from planner.audit.read import Reading
 from planner.audit.words import AGES
 from planner.engines.contracts import CONTRACTS
@@ -42,7 +43,8 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if launched and "zero_stage" in dict(fields):
         return ()  # it is told by the launcher or in a file of its own, which nothing here shows
     batch = reading.facts.stated("job.global_batch_size")
-    if not batch and {"dp", "microbatch_size"} & {name for name, _ in fields}:
+    steps = None if batch else _accumulation(reading, dict(fields))
+    if not batch and steps is None and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()
     if not reading.family.engine and any(name in _OWN_VALUES for name, _ in fields):
         return ()  # what such a tool calls the value is not known
@@ -52,12 +54,25 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if reading.family.name in _HF and any(f"layout.{name}" not in _worded(reading) for name in experts):
         return ()  # Megatron's word is one of its plugin alone
     words = [word for name, value in fields for word in _words(reading, name, value)]
+    words += [f"{word_for(reading, 'said.accumulation')} {steps}"] if steps is not None else []
     names = {word.lstrip("-").partition(" ")[0] for word in words}
     if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
         return ()  # which other keys such a recipe takes is not known
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
+
+
+def _accumulation(reading: Reading, fields: Mapping[str, Any]) -> int | None:
+    """Steps to accumulate that keep a batch which files state by its parts; None where it needs no others."""
+    facts = reading.facts
+    batch, dp = facts.count("job.global_batch_size"), fields.get("dp", facts.count("layout.dp"))
+    size = fields.get("microbatch_size", facts.count("layout.microbatch_size"))
+    before, worded = facts.count("said.accumulation"), _worded(reading)
+    if not {"said.accumulation", "layout.microbatch_size"} <= worded or not (batch and dp and size):
+        return None
+    changes = {"dp", "microbatch_size"} & fields.keys() and not BATCH.rest(batch, dp, size)
+    return batch // (dp * size) if changes and batch != dp * size * (before or 0) else None
 
 
 def _worded(reading: Reading) -> frozenset[str]:
@@ -90,7 +105,9 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
     def name(word: str) -> str:
         if not word.startswith("--"):
             spellings = (word, *known[word].aliases, f"{word}.mode")
-            return next((by_path[spelling] for spelling in spellings if spelling in by_path), word)
+            plain = word.rpartition(".")[2]  # a script of recipes has flags of its own for some fields
+            flat = by_path.get(plain, word) if reading.family.recipes else word
+            return next((by_path[spelling] for spelling in spellings if spelling in by_path), flat)
         plain = word.lstrip("-").replace("-", "_")
         older = (snake_case(alias.lstrip("-")) for alias in known[word].aliases)
         spelled = next((by_last_part[name] for name in (plain, *older) if name in by_last_part), "")
@@ -276,7 +293,8 @@ def _styled(reading: Reading, word: str) -> str:
         )
         value = shell(value) if re.search(r"[|()*;&<>$]", value) else value
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
-        if reading.family.overrides:
+        of_fields = reading.family.engine == "megatron-bridge" and "." in name and "=" not in name
+        if reading.family.overrides or of_fields:
             text = f"{name}={value or 'true'}"
     elif kind == "python":
         written = (

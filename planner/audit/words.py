@@ -40,6 +40,7 @@ class Family:
         serves: Whether it serves.
         recipes: Whether its files change a recipe that they do not show.
         packages: Packages that only its files name: one of them makes a file one of this family.
+        beside: Packages that other engines over the same ones name: a file with one is none of this family.
         sets: Words of its engine that its launcher or base file sets where a file does not.
         only_data: Whether its programs split a job over data alone: no better plan may split it otherwise.
         overrides: Whether what its command is told are words ``key=value``, and no flags.
@@ -65,6 +66,7 @@ class Family:
     serves: bool = False
     recipes: bool = False
     packages: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     sets: Mapping[str, object] = field(default_factory=dict)
     one_queue: tuple[str, ...] = ()
     half_weights: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> F
     named = entry.pop("contracts", ())
     words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
     words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
-    for name in ("marks", "programs", "packages", "one_queue", "half_weights", "lacks"):
+    for name in ("marks", "programs", "packages", "beside", "one_queue", "half_weights", "lacks"):
         entry[name] = tuple(entry.get(name, ()))
     return Family(**entry, words=words)
 
@@ -147,7 +149,12 @@ def family_of_package(text: str) -> Family | None:
     It is imported, or stands before a name of its own: ``unsloth`` alone is a word of other engines, too.
     """
     for family in FAMILIES:
-        for name in family.packages:
-            if re.search(rf"\b(?:import|from)\s+{name}\b|\b{name}\.\w", text):
-                return family
+        named = any(_names_package(text, name) for name in family.packages)
+        if named and not any(_names_package(text, name) for name in family.beside):
+            return family
     return None
+
+
+def _names_package(text: str, name: str) -> bool:
+    """Whether a text imports a package, or names something in it."""
+    return re.search(rf"\b(?:import|from)\s+{name}\b|\b{name}\.\w", text) is not None

@@ -28,10 +28,12 @@ from planner.traces.nccl_logs import transports
 from planner.traces.rank_timers import rank_timers
 from planner.traces.read import format_of, read_traces, traces_in
 from topology.base.errors import InputError
-from topology.base.files import read_text
+from topology.base.files import read_ends, read_text
 
 SCHEMA_VERSION = 1
 LOG_SUFFIXES = (".log", ".out", ".txt")
+MOST_OF_WALLS = 4096
+"""Bytes in which the key of walls stands."""
 JOB_SUFFIXES = (".sh", ".py", ".toml", ".yaml", ".yml", *LOG_SUFFIXES)
 NOTHING_BESIDE = SideEvidence()
 
@@ -149,6 +151,8 @@ def recorded_files(paths: Sequence[str | Path]) -> RecordedFiles:
             traces += [path] if traces_in(path) else []
         elif path.suffix not in JOB_SUFFIXES and kind_beside(path):
             beside.append(path)
+        elif _holds_walls(path):
+            continue
         else:
             (traces if _is_trace(path) else job).append(path)
     return RecordedFiles(traces=tuple(traces), beside=tuple(beside), job=tuple(job))
@@ -308,6 +312,11 @@ def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:
 
 def _first_layout(finding: StepFinding) -> tuple[bool, float]:
     return finding.cause != "layout contradiction", -finding.seconds
+
+
+def _holds_walls(path: Path) -> bool:
+    """Whether a file has the seconds of steps that were not recorded, which plan run leaves beside traces."""
+    return path.suffix == ".json" and '"wall_step_s"' in read_ends(path, MOST_OF_WALLS)[0]
 
 
 def _is_trace(path: Path) -> bool:

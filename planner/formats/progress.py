@@ -53,6 +53,7 @@ class LoggedStep:
         samples_per_s: Sequences a second of all GPUs.
         flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
         peak_memory_bytes: The most that the GPU of the line's rank held.
+        microbatch_s: Seconds of a microbatch, where the engine times those; `step` and `steps` count them.
         at_s: When it was logged, seconds since 1970; None where the line does not say.
         rank: Which rank the launcher says printed it; empty where it does not say.
         compared: Whether it was on what its plan is for; False where `plan run` says that it was not.
@@ -66,6 +67,7 @@ class LoggedStep:
     samples_per_s: float | None = None
     flop_per_s_per_gpu: float | None = None
     peak_memory_bytes: float | None = None
+    microbatch_s: float | None = None
     at_s: float | None = None
     rank: str = ""
     compared: bool = True
@@ -152,6 +154,7 @@ def _timed(timed: StepLine, rank: str, at_s: float | None) -> LoggedStep:
         samples_per_s=timed.samples_per_s or None,
         flop_per_s_per_gpu=timed.flop_per_s_per_gpu or None,
         peak_memory_bytes=timed.peak_memory_bytes or None,
+        microbatch_s=timed.microbatch_s if timed.microbatches is None else None,
         at_s=at_s,
         rank=rank,
     )

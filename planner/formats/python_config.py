@@ -369,6 +369,8 @@ def _plain(node: ast.expr) -> Scalar | EllipsisType:
         return member
     if (sequences := _sequences(node)) is not None:
         return sequences
+    if classes := _classes(node):
+        return classes
     if (dtype := _TORCH.fullmatch(_dotted(node) or "")) is not None:
         return dtype[1]
     try:
@@ -382,6 +384,13 @@ def _plain(node: ast.expr) -> Scalar | EllipsisType:
     if isinstance(value, list) and all(isinstance(part, list) for part in value) and _is_short(value):
         return json.dumps(value)
     return ...
+
+
+def _classes(node: ast.expr) -> str:
+    """Names of classes in a set or a list of nothing else: the layers that a policy wraps."""
+    parts = node.elts[:MOST_PARTS] if isinstance(node, ast.Set | ast.List | ast.Tuple) else []
+    names = [part.id for part in parts if isinstance(part, ast.Name) and _CLASS.fullmatch(part.id)]
+    return ",".join(names) if len(names) == len(parts) else ""
 
 
 def _is_short(value: list[list[Any]]) -> bool:

@@ -1169,7 +1169,31 @@ _QUOTED = re.compile(
     r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
 )
 """One word that is a command of its own, as remote shells and schedulers are given it."""
-_DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
+_DIRECTIVES = re.compile(r"^#SBATCH[ \t]+([^\n]*)", re.MULTILINE)
+_OPTION = re.compile(
+    r"(?<!\S)(--[\w-]+|-[A-Za-z](?=[\s=\d]|$))(?:[ \t]*=[ \t]*|[ \t]+(?!-)|(?=\d))?([^\s#]*)"
+)
+_COMPONENT = re.compile(r"(?:het|pack)job\b")
+_ASKS_GPUS = ("--gres", "--gpus", "-G", "--gpus-per-node", "--gpus-per-task")
+
+
+def _directives(text: str) -> dict[str, Text]:
+    r"""Options of a batch script, however many stand on a line.
+
+    Of a heterogeneous job those of its first component that asks for GPUs, else of its first.
+
+    >>> told = "#SBATCH -N4 --gpus-per-node=a100:8\n#SBATCH hetjob\n#SBATCH --nodes 1"
+    >>> {name: text.text for name, text in _directives(told).items()}
+    {'-N': '4', '--gpus-per-node': 'a100:8'}
+    """
+    components: list[dict[str, Text]] = [{}]
+    for match in _DIRECTIVES.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        if _COMPONENT.match(match.group(1)):
+            components.append({})
+        for option in _OPTION.finditer(match.group(1).partition(" #")[0]):
+            components[-1][option.group(1)] = Text(option.group(2), line)
+    return next((each for each in components if not each.keys().isdisjoint(_ASKS_GPUS)), components[0])
 
 
 def script_of_text(
@@ -1187,9 +1211,7 @@ def script_of_text(
         beside: Texts of other files by name, for ``source``.
     """
     script = Script()
-    for match in _DIRECTIVE.finditer(text):
-        line = text.count("\n", 0, match.start()) + 1
-        script.directives[match.group(1)] = Text(match.group(2) or "", line)
+    script.directives.update(_directives(text))
     for name, value in {**slurm_variables(script.directives), **(given or {})}.items():
         script.names.values[name] = (Text(value, 0),)
     _Follower(script, beside or {}).run_text(text, script.names, line=1)

@@ -51,7 +51,7 @@ def command(
 ) -> int:
     """Hold a running job against its plan: useful share so far, days left with their band, what is off.
 
-    Reads the metrics of plan run and the logs of Megatron-LM, NeMo and torchtitan.
+    Reads the metrics of plan run and the step lines of any engine that plan audit reads.
     """
     if grafana:
         from app.commands.watch.metrics import grafana as dashboard

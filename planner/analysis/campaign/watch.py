@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.campaign.record import Band, Campaign
+from costmodel.layout import num_microbatches
 from costmodel.ops.layer import model_flop_per_step
 from planner.bounds.reachable import reachable_flop_per_s
 from planner.formats.progress import LoggedJob, LoggedStep
@@ -133,6 +134,7 @@ def watched(
             cause=f"no line of a step was recognised; known forms are those of plan run, {known_engines()}",
             fix="name the folder of plan run, or the log of the last or the first rank",
         )
+    logged, stated = _in_steps(plan, logged, stated)
     steps = math.ceil(tokens / plan.request.job.tokens_per_step)
     pace = _pace(plan, logged)
     once = _once(_of_training(logged), pace.step_s)
@@ -180,6 +182,26 @@ def watched(
         off=off,
         differs=differs,
     )
+
+
+def _in_steps(
+    plan: Plan, logged: Sequence[LoggedStep], stated: LoggedJob
+) -> tuple[list[LoggedStep], LoggedJob]:
+    """Lines that count and time microbatches as steps of so many as the plan's replicas accumulate."""
+    each = num_microbatches(plan.layout, plan.request.job)
+    lines = [
+        line
+        if line.microbatch_s is None or line.step_s
+        else replace(
+            line,
+            step=line.step // each,
+            steps=line.steps and line.steps // each,
+            step_s=line.microbatch_s * each,
+        )
+        for line in logged
+    ]
+    counted = any(line.microbatch_s and not line.step_s for line in logged)
+    return lines, replace(stated, steps=stated.steps // each) if counted and stated.steps else stated
 
 
 def _pace(plan: Plan, logged: Sequence[LoggedStep]) -> Pace:

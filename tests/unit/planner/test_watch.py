@@ -349,3 +349,15 @@ def test_what_a_log_says_of_its_job_is_read() -> None:
         ]
     )
     assert (mlperf.global_batch_size, mlperf.sequence_length) == (1152, 8192)
+
+
+def test_a_bar_of_microbatches_counts_steps_of_as_many_as_the_plan_accumulates() -> None:
+    """OpenRLHF's bar shows a quarter of a step, four times as often."""
+    plan = planned()
+    each = plan.request.job.global_batch_size // (plan.layout.dp * plan.layout.microbatch_size)
+    assert each > 1
+    bar = "Train step of epoch 0:  1%|  | {at}/{all} [01:00<16:40:00,  1.50s/it, loss=2.1, lr=5e-6]"
+    steps = watched(plan, steady(1)).steps
+    lines = [bar.format(at=at * each, all=steps * each) for at in range(10, 13)]
+    found = watched(plan, list(logged_steps(lines)), stated=logged_job(lines))
+    assert (found.step, found.step_s, found.differs) == (12, pytest.approx(1.5 * each), ())

@@ -124,6 +124,50 @@ def test_a_manifest_is_told_flags_of_its_command(name: str) -> None:
         assert_delivered(audit_without_advice({"job.yaml": after}, FLAGS), change)
 
 
+BRIDGE = (
+    "srun python scripts/performance/run_script.py --model_family_name llama --model_recipe_name llama3_70b "
+    "--compute_dtype bf16 --gpu h100 --num_gpus 64 --tensor_model_parallel_size 4 --pipeline_model_parallel_size 8 "
+    "--virtual_pipeline_model_parallel_size 5 --micro_batch_size 1 --global_batch_size 128"
+)
+
+
+def test_a_script_of_recipes_is_told_its_own_flags_and_fields_of_the_recipe() -> None:
+    """What its parser does not know is an override without dashes (scripts/performance/run_script.py)."""
+    found = whole_audit({"run.sh": BRIDGE}, FLAGS)
+    whole = [change for change in found.changes if change.whole]
+    assert whole
+    for change in followed(found):
+        names = {re.split(r"[ =]", word)[0] for word in (*change.set, *change.remove)}
+        assert {name for name in names if name.startswith("--")} <= {w for w in BRIDGE.split() if "--" in w}
+        assert all("." in name for name in names if not name.startswith("--"))
+
+
+def test_a_batch_that_is_stated_by_its_parts_is_kept() -> None:
+    """Fewer sequences at once are told with more steps to accumulate."""
+    text = (
+        "trl sft --model_name_or_path meta-llama/Llama-3.1-8B --max_length 2048 --per_device_train_batch_size 4 "
+        "--gradient_accumulation_steps 4 --gradient_checkpointing --bf16 --use_peft --lora_r 32 --num_processes 4"
+    )
+    changes = [*followed(whole_audit({"run.sh": text}, FLAGS))]
+    assert changes
+    for change in changes:
+        words = dict(word.split(" ") for word in change.set)
+        size = int(words.get("--per_device_train_batch_size", 4))
+        assert size * int(words.get("--gradient_accumulation_steps", 4)) == 16
+        assert_delivered(audit_without_advice({"run.sh": edited(text, change)}, FLAGS), change)
+
+
+def test_no_dispatcher_is_advised_that_gains_nothing() -> None:
+    """Megatron-LM gathers tokens without a word; where a rank has all experts, no other way is faster."""
+    words = EXPERTS.replace(" --moe-token-dispatcher-type alltoall", "")
+    text = f"{HEAD.format(nodes=2)}{words} --use-distributed-optimizer"
+    found = whole_audit({"run.sh": text}, FLAGS)
+    whole = [change for change in found.changes if change.whole]
+    assert whole
+    assert not any("dispatcher" in word for change in whole for word in change.set)
+    assert_delivered(audit_without_advice({"run.sh": edited(text, whole[0])}, FLAGS), whole[0])
+
+
 @pytest.mark.parametrize("age", OLD)
 def test_an_old_release_is_told_no_later_word(age: str) -> None:
     """Its argument parser stops at those: sequence parallelism came in 2022, overlap in 2023."""

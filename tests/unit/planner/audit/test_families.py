@@ -29,6 +29,44 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
         4096,
         "",
     ),
+    "Makefile": ("Megatron-LM", "unnamed", 32, "tp 8 · pp 2 · dp 2 · ZeRO-1", 256, 4096, ""),
+    "hetjob.sbatch": ("Megatron-LM", "unnamed", 128, "tp 8 · pp 4 · dp 4 · ZeRO-1", 512, 8192, ""),
+    "lightning.py": (
+        "Lightning",
+        "qwen2.5-7b",
+        16,
+        "dp 16 · microbatch 4 · ZeRO-3 · recompute layers",
+        256,
+        2048,
+        "",
+    ),
+    "ray_trainer.py": (
+        "HF Trainer",
+        "llama-3.1-8b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        128,
+        4096,
+        "",
+    ),
+    "dschat.sh": (
+        "HF Trainer",
+        "llama-2-7b",
+        8,
+        "dp 8 · microbatch 4 · ZeRO-3",
+        32,
+        512,
+        "lora:r=128,targets=attention+mlp",
+    ),
+    "foundry_lion.yaml": (
+        "LLM Foundry",
+        "mistral-7b",
+        16,
+        "dp 16 · microbatch 2 · ZeRO-3 · recompute layers",
+        64,
+        4096,
+        "",
+    ),
     "levanter.yaml": (
         "levanter",
         "unnamed",
@@ -352,6 +390,14 @@ def test_a_file_means_the_job_that_its_tool_would_start(name: str) -> None:
     )
     assert found.predicted is not None
     assert not [finding for finding in found.findings if finding.kind == "illegal"]
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_tool_s_own_name_of_an_optimizer_is_that_optimizer() -> None:
+    """Composer's `DecoupledLionW` keeps one moment, as Lion does."""
+    request = audit("foundry_lion.yaml").job.request
+    assert request is not None
+    assert request.job.optimizer == "lion"
 
 
 def test_every_file_is_expected() -> None:

@@ -698,12 +698,13 @@ def test_a_tuned_model_has_the_sizes_of_its_base(name, base):
 
 
 def test_words_that_the_engine_would_refuse_beside_the_new_ones_are_taken_away():
-    """Another dispatcher of tokens is told together with leaving out the flag that asks for DeepEP."""
+    """Modules that are recomputed go where whole layers are; the file's dispatcher, which is no slower, stays."""
     text = (Path(__file__).parent / "files" / "deepseek_v3.sh").read_text(encoding="utf-8")
     found = audit(text, gpu="h100-sxm")
     whole = next(change for change in found.changes if change.whole)
-    assert any(word.startswith("--moe-token-dispatcher-type") for word in whole.set)
-    assert "--moe-enable-deepep" in whole.remove
+    assert "--recompute-granularity full" in whole.set
+    assert "--recompute-modules" in whole.remove
+    assert not any("moe" in word for word in (*whole.set, *whole.remove))
 
 
 @pytest.mark.usefixtures("searched_in_nightly")

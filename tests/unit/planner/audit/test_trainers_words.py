@@ -99,3 +99,20 @@ def test_gpt_neox_is_not_megatron_lm() -> None:
     facts = reading.facts
     assert [facts.count(f"layout.{name}") for name in ("tp", "pp", "microbatch_size")] == [4, 2, 4]
     assert facts.value("layout.zero_stage") == 1
+
+
+def test_a_hybrid_strategy_keeps_a_copy_on_each_node() -> None:
+    """FSDP's HYBRID_SHARD shares a copy among the ranks of a node (torch/distributed/fsdp/api.py)."""
+    text = (
+        "accelerate launch --num_machines 4 --num_processes 32 --use_fsdp --fsdp_sharding_strategy HYBRID_SHARD "
+        "train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1"
+    )
+    assert read_texts({"run.sh": text}).facts.count("layout.shard_degree") == 8
+
+
+def test_arguments_of_the_trainer_have_their_own_batch() -> None:
+    """The Trainer's `TrainingArguments` take eight samples a device where nothing is said."""
+    text = "trl sft --model_name_or_path meta-llama/Llama-3.1-8B --gradient_accumulation_steps 4 --num_processes 4"
+    facts = read_texts({"run.sh": text}).facts
+    assert facts.count("layout.microbatch_size") == 8
+    assert facts.count("job.global_batch_size") == 128

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from planner.diagnose.beside import beside_traces, kind_beside
+from planner.diagnose.diagnosis import recorded_files
 from tests.unit.planner.diagnose.test_devices import ODD, as_csv, as_metrics, as_xml, node
 from tests.unit.planner.diagnose.test_stragglers import play as play_pipeline
 from tests.unit.planner.traces.made_flights import Call, play
@@ -82,3 +83,12 @@ def test_what_explains_nothing_is_answered_in_three_lines(tmp_path: Path, conten
         with pytest.raises(InputError) as error:
             beside_traces([given])
         assert len(str(error.value).splitlines()) == 3
+
+
+def test_walls_beside_traces_are_no_job(tmp_path: Path) -> None:
+    """`plan run --profile-step` leaves them in its folder, which a shell's star hands over whole."""
+    trace, walls = tmp_path / "trace-rank0.json", tmp_path / "wall_rank0.json"
+    trace.write_text('{"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}')
+    walls.write_text('{"rank": 0, "world": 2, "step": 3, "wall_step_s": [1.0, 1.1, 1.3]}')
+    files = recorded_files([trace, walls])
+    assert (files.traces, files.beside, files.job) == ((trace,), (), ())
