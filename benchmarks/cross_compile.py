@@ -2,7 +2,7 @@
 
 `python -m benchmarks.cross_compile [--capability 9.0]` asks for torch's CUDA wheel and a C compiler, as
 `benchmarks.fake_cuda_ranks` does. Inductor writes the kernels that a rank would compile at its first step,
-Triton and ptxas compile them, and the registers, spills and shared memory of each are read off the binary.
+Triton and ptxas compile them, and the registers, stack frame and shared memory of each are read off the binary.
 A kernel that needs more shared memory than a block has does not start.
 """
 
@@ -131,7 +131,7 @@ class Resources:
 
     kernel: str
     registers: int
-    spilled_bytes: int
+    stack_bytes: int
     shared_bytes: int
     warps: int
     seconds: float
@@ -175,11 +175,11 @@ def compiled(source: str, capability: str) -> Iterator[Resources]:
             target = GPUTarget("cuda", int(capability.replace(".", "")), 32)
             options_ = {"num_warps": options["num_warps"], "num_stages": options["num_stages"]}
             kernel = triton.compile(of, target=target, options=options_)
-            registers, spilled = usage(kernel.asm["cubin"], Path(folder))
+            registers, stack = usage(kernel.asm["cubin"], Path(folder))
             yield Resources(
                 kernel=function.__name__,
                 registers=registers,
-                spilled_bytes=spilled,
+                stack_bytes=stack,
                 shared_bytes=kernel.metadata.shared,
                 warps=kernel.metadata.num_warps,
                 seconds=time.process_time() - began,
@@ -187,7 +187,7 @@ def compiled(source: str, capability: str) -> Iterator[Resources]:
 
 
 def usage(binary: bytes, folder: Path) -> tuple[int, int]:
-    """Registers of a thread and bytes that it spills, as cuobjdump reads them off a binary."""
+    """Registers of a thread and bytes of its stack frame, as cuobjdump reads them off a binary."""
     import triton
 
     file = folder / "kernel.cubin"
@@ -211,7 +211,7 @@ def main() -> int:
     print(
         f"torch {torch.__version__}, capability {options.capability}, {room // 1024} KiB of shared memory\n"
     )
-    print("| attention | kernel | warps | registers | spilled, bytes | shared, KiB | compiled in, s of CPU |")
+    print("| attention | kernel | warps | registers | stack, bytes | shared, KiB | compiled in, s of CPU |")
     print("|---|---|---|---|---|---|---|")
     for name, attention in SHAPES.items():
         if not any(part in name for part in options.only.split(",")):
@@ -220,7 +220,7 @@ def main() -> int:
             for each in compiled(source, options.capability):
                 faults += each.shared_bytes > room
                 print(
-                    f"| {name} | `{each.kernel}` | {each.warps} | {each.registers} | {each.spilled_bytes} "
+                    f"| {name} | `{each.kernel}` | {each.warps} | {each.registers} | {each.stack_bytes} "
                     f"| {each.shared_bytes / 1024:.0f} | {each.seconds:.0f} |",
                     flush=True,
                 )

@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.serving.benchmarks import benchmark_named, polling_steps
+from costmodel.serving.benchmarks import benchmark_named, polling_steps, prompt_budget
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack
 from costmodel.serving.memory import kv_capacity_tokens
@@ -33,7 +33,7 @@ UNLIKE_FIRST, UNLIKE_LAST = 2, 1  # rounds: the burst and what is left of it, an
 FEWEST_ALIKE = 3  # rounds between these that are simulated, and stand for all between
 ENOUGH_ALIKE = 96  # requests of theirs: the mean of so many no longer depends on their lengths
 ENOUGH_IN_FLIGHT = 4096  # requests: ten rounds of them take about a second to simulate
-ENOUGH_IN_POOLS = 256  # requests, all of one length: a part of two pools differs from the whole by rounding
+ENOUGH_IN_POOLS = 256  # requests: a part of two pools differs from the whole by rounding and by lengths drawn
 
 USUAL_LENGTH_SHARES = (1.0, 0.8)
 """All alike (`vllm bench serve`, genai-perf and aiperf by default), and as InferenceMAX's client draws."""
@@ -91,12 +91,15 @@ def closed_loop_pools(
 ) -> Latency:
     """Simulate the client of a disaggregated run.
 
-    Prompts are computed one at a time by each attention rank.
+    The first token comes to it from the server that decodes: once that has fetched the cache and has a place.
     """
     prompts, outputs = (deployment_of_run(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
-    per_worker = -(-run.concurrency // run.decode.workers)
+    per_worker = min(-(-run.concurrency // run.decode.workers), run.decode.most_running or run.concurrency)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
-    prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
+    budget = prompt_budget(benchmark_named(run.benchmark), prompts.stack.name)
+    prefill_rules = scheduler_of(
+        prompts, replace(run, token_budget=run.token_budget or budget), batch=run.concurrency
+    )
     prefill_rules = replace(prefill_rules, lagged=prefill_rules.lagged and prompts.stack.prefill_lagged)
     pools = (
         PoolRules(
@@ -112,7 +115,9 @@ def closed_loop_pools(
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
     simulation = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
-    return mean_latency(simulation, part)
+    decoded_s = np.maximum(simulation.first_token_s, simulation.decoding_s + outputs.stack.response_s)
+    seen = replace(simulation, first_token_s=np.minimum(decoded_s, simulation.finish_s))
+    return mean_latency(seen, part)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:
@@ -153,9 +158,9 @@ def closed_loop_client(run: ServingRun) -> Load:
     """The benchmark client: rounds of requests, all alike or of lengths down to the run's share of them.
 
     Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
-    read as that batch of requests of the stated lengths.
+    read as that batch.
     """
-    share = run.lowest_length_share if run.prefill is None else None
+    share = run.lowest_length_share if run.prefill is None else length_shares(run)[0]
     return closed_load(
         concurrency=run.concurrency,
         count=min(simulated_rounds(run.concurrency) * run.concurrency, requests_of(run)),

@@ -39,12 +39,14 @@ REQUIRED_SERVING_COLUMNS = ("model", "gpu", "engine", "input_tokens", "output_to
 class MeasuredPool:
     """Equal workers of one phase.
 
-    How each is split, how many there are, and the requests each attention rank holds.
+    How each is split, how many there are, the requests each attention rank holds, and those that a worker
+    runs at most, where its recipe says.
     """
 
     layout: ServingLayout
     workers: int = 1
     batch: int | None = None
+    most_running: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,9 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
     )
 
 
+_RECIPE_BATCH = re.compile(r"(?<![a-z])ctx\d+_gen\d+_[a-z]+\d+_batch(\d{1,5})_")
+"""Names of TensorRT-LLM's recipes of two pools: pools, split and batch limit of a decode rank
+(ctx1_gen4_tep8_batch8_eplb0_mtp0_36.yaml has `max_batch_size: 8`)."""
 _IGNORES_BATCH = ("sglang",)
 """Engines of which published runs go beyond the cap that their recipes state."""
 
@@ -230,10 +235,13 @@ def part_name(name: str) -> str:
 
 def _pool(row: Row, phase: str) -> MeasuredPool:
     """Workers of one phase of a disaggregated row, or the one worker of an aggregated row."""
+    layout = _layout(row, phase)
+    named = _RECIPE_BATCH.search(row.get("source_file@commit", "")) if phase == "decode_" else None
     return MeasuredPool(
-        layout=_layout(row, phase),
+        layout=layout,
         workers=degree(row, phase + "workers") if phase else 1,
         batch=count(row, phase + "batch") if phase and row.get(phase + "batch") else None,
+        most_running=int(named[1]) * layout.attention_dp if named else None,
     )
 
 

@@ -28,6 +28,7 @@ class StoredParts:
         experts: Routed experts.
         edge_layers: First layers, and as many last ones, that are not quantised at all.
         weight_bytes: Of a quantised weight with its scales; 0 is usual of the format.
+        block: Side of the blocks of weights that share a scale; 0 where its scales are not of blocks.
     """
 
     attention: PartFormat = ""
@@ -36,6 +37,7 @@ class StoredParts:
     experts: PartFormat = ""
     edge_layers: int = 0
     weight_bytes: float = 0.0
+    block: int = 0
 
     def format_of(self, part: PartName) -> PartFormat:
         """The format of a part."""
@@ -57,7 +59,6 @@ class Checkpoint:
         names: Ends of its name, in lower case.
         stored: Its parts.
         num_key_value_heads: Heads of keys and values, where its release had others; 0 for the model's.
-        block: Side of the blocks of weights that share a scale; 0 where its scales are not of blocks.
         source: Where that is published.
         as_of: When.
     """
@@ -65,7 +66,6 @@ class Checkpoint:
     names: tuple[str, ...]
     stored: StoredParts
     num_key_value_heads: int = 0
-    block: int = 0
     source: str
     as_of: str
 

@@ -23,6 +23,16 @@ class Polling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptPool:
+    """What recipes of a benchmark give servers of an engine that compute prompts alone: tokens of a step."""
+
+    engine: str
+    token_budget: int
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingBenchmark:
     """A benchmark's client and recipes.
 
@@ -32,6 +42,7 @@ class ServingBenchmark:
         as_of: When that was read.
         clients: What tables call its client.
         polling: Engines that it makes look for requests less often than every step.
+        prompt_pools: What it gives servers that compute prompts alone.
     """
 
     lowest_share: float
@@ -39,6 +50,7 @@ class ServingBenchmark:
     as_of: str
     clients: tuple[str, ...] = ()
     polling: tuple[Polling, ...] = ()
+    prompt_pools: tuple[PromptPool, ...] = ()
 
 
 @functools.cache
@@ -93,3 +105,13 @@ def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, con
                 (least, steps) for least, steps in recipe.steps_from_concurrency if concurrency >= least
             )[1]
     return 1
+
+
+def prompt_budget(benchmark: ServingBenchmark | None, engine: str) -> int | None:
+    """Tokens of a step of a server that computes prompts alone; None where no recipe says.
+
+    >>> prompt_budget(serving_benchmarks()["inferencemax"], "trtllm"), prompt_budget(None, "trtllm")
+    (16384, None)
+    """
+    pools = benchmark.prompt_pools if benchmark else ()
+    return next((pool.token_budget for pool in pools if pool.engine == engine), None)

@@ -1,4 +1,4 @@
-"""Which parts of a quantised checkpoint its ``quantization_config`` leaves as they are.
+"""Which parts of a quantised checkpoint its ``quantization_config`` leaves as they are, and its blocks.
 
 Entries are names of modules, of parts of names, with ``*``, or, after ``re:``, expressions of a few forms:
 any text, escaped dots, and alternatives in brackets. An expression of another form leaves nothing out.
@@ -22,6 +22,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "experts": ("mlp.experts.0.down_proj", "block_sparse_moe.experts.0.w2"),
 }
 """A module of each part, by the names of `transformers`."""
+_WIDEST_BLOCK = 1024
 _MOST_PATTERNS, _MOST_FORMS, _MOST_STARS = 64, 32, 6
 
 
@@ -56,7 +57,33 @@ def stored_parts(config: Mapping[str, Any], num_layers: int) -> StoredParts:
         shared=formats["shared"],
         experts=formats["experts"],
         edge_layers=0 if formats["mlp"] else _edges(left["mlp"]),
+        block=_block(stated),
     )
+
+
+def _block(stated: Mapping[str, Any]) -> int:
+    """Side of the square blocks of weights that share a scale; 0 where none is stated.
+
+    >>> _block({"weight_block_size": [128, 128]})
+    128
+    >>> groups = {"group_0": {"weights": {"strategy": "block", "block_structure": [128, 128]}}}
+    >>> _block({"config_groups": groups}), _block({"weight_block_size": [1, 128]})
+    (128, 0)
+    """
+    sides = {_side(stated.get("weight_block_size"))}
+    groups = stated.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        sides.add(_side(weights.get("block_structure")) if isinstance(weights, dict) else 0)
+    return max(sides)
+
+
+def _side(block: object) -> int:
+    """Side of a square block of two whole numbers; 0 of anything else."""
+    if not isinstance(block, list) or len(block) != 2 or block[0] != block[1]:
+        return 0
+    side = block[0]
+    return side if isinstance(side, int) and 0 < side <= _WIDEST_BLOCK else 0
 
 
 def _edges(left: list[bool]) -> int:

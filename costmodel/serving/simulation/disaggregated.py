@@ -300,6 +300,7 @@ def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
         window_s=window_s,
         prefill_busy_s=prompts_s,
         filling=load.filling,
+        decoding_s=np.where(single, 0.0, fetched),
     )
 
 

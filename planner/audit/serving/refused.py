@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Iterator
 
-from costmodel.models.stored import known_checkpoint
 from costmodel.parallel.divisions import HEADS
 from planner.audit.serving.server import Server
 
@@ -39,11 +38,10 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
 
 def _cut_blocks(server: Server) -> Iterator[tuple[str, str]]:
     """Feed-forwards whose share of a rank is no multiple of a block of scales (vllm issue 25292)."""
-    checkpoint = known_checkpoint(server.checkpoint)
+    model, layout, block = server.model, server.layout, server.model.stored.block
     whole = _KEEPS_EXPERTS_WHOLE.get(server.engine)
-    if whole is None or checkpoint is None or not checkpoint.block or server.weights != "fp8":
+    if whole is None or not block or server.weights != "fp8":
         return
-    model, layout, block = server.model, server.layout, checkpoint.block
     width, ranks = model.intermediate_size, layout.tp
     if model.is_moe:
         width, ranks = model.moe_intermediate_size, layout.expert_tp

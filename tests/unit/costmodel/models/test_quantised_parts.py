@@ -35,7 +35,9 @@ FORMS = [
         StoredParts(attention="bf16", mlp="bf16", shared="bf16"),
     ),
     ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["*self_attn*"]}, StoredParts(attention="bf16")),
-    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, AS_NAMED),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, StoredParts(block=128)),
+    ({"quant_method": "fp8", "weight_block_size": [1, 128]}, AS_NAMED),
+    ({"quant_method": "fp8", "weight_block_size": "128"}, AS_NAMED),
     ({"quant_method": "compressed-tensors", "ignore": ["lm_head"]}, AS_NAMED),
 ]  # fmt: skip
 

@@ -1,5 +1,7 @@
 """What engines refuse at load whatever it takes: rests of heads, cut blocks, lengths beyond positions."""
 
+import json
+
 import pytest
 
 from app.reports.audit.server import server_answer
@@ -35,6 +37,11 @@ def audit(words: str, *loads: ServedLoad) -> ServingAudit:
         (f"{VLLM} {MOE}-FP8 --tensor-parallel-size 4", "768 / 4 = 192", "over 2 ranks"),
         (f"{SGLANG} {MOE}-FP8 --tp 8", "768 / 8 = 96", "--ep-size 8"),
         (f"{VLLM} Qwen/Qwen3-32B-FP8 --tensor-parallel-size 16", "25,600 / 16 = 1600", "over 8 ranks"),
+        (
+            f"{VLLM} MiniMaxAI/MiniMax-M2.5 --tensor-parallel-size 8",
+            "1,536 / 8 = 192",
+            "--enable-expert-parallel",
+        ),
         (LONG, "131,072 tokens go beyond the 40,960 positions", "--hf-overrides"),
     ],
 )
@@ -57,6 +64,8 @@ def test_an_engine_refuses_what_its_laws_forbid(words, why, fix, loads):
         f"{VLLM} {HEADS} --tensor-parallel-size 4",
         f"{VLLM} {MOE} --tensor-parallel-size 8",
         f"{VLLM} {MOE}-FP8 --tensor-parallel-size 2",
+        f"{VLLM} MiniMaxAI/MiniMax-M2 --tensor-parallel-size 4 --max-model-len 32768",
+        f"{VLLM} MiniMaxAI/MiniMax-M2.5 --enable_expert_parallel --tensor-parallel-size 8",
         f"{VLLM} {MOE}-FP8 --tensor-parallel-size 8 --enable-expert-parallel",
         f"{VLLM} {MOE} --tensor-parallel-size 4 --max-model-len 40960",
         f"export VLLM_ALLOW_LONG_MAX_MODEL_LEN=1\n{LONG}",
@@ -72,3 +81,23 @@ def test_what_keeps_the_laws_starts(words):
     assert given is not None
     assert given.starts is True
     assert given.refusal is None
+
+
+def test_blocks_are_those_that_a_configuration_states(tmp_path):
+    """A checkpoint of any name, by the ``quantization_config`` of its directory; vllm issue 25292."""
+    sizes = {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 48,
+        "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "tie_word_embeddings": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
+    for quantised, starts in (([128, 128], False), ([64, 64], True), (None, True)):
+        stated = {"quant_method": "fp8"} | ({"weight_block_size": quantised} if quantised else {})
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(sizes | {"quantization_config": stated}))
+        reading = read_texts({"serve.sh": f"{VLLM} ours/moe-fp8 --tensor-parallel-size 4"})
+        server = server_of(reading, model=str(path), gpu="h100-sxm")
+        assert isinstance(server, Server)
+        start = audited_server(CAL, reading, server, ()).start
+        assert start is not None
+        assert start.starts is starts
