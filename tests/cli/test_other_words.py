@@ -202,9 +202,9 @@ def test_what_no_flag_says_is_told_instead(
         ("--model 8b --gpus 8 --zero3 --for torchtitan", "--model 8b --gpus 8 --set layout.zero_stage=3 --for torchtitan"),
         ("--model 8b --gpus 8 --optim adamw_torch", "--model 8b --gpus 8 --set job.optimizer=adamw"),
         ("--model 8b --gpus 8 --framework megatron-lm", "--model 8b --gpus 8 --for megatron"),
-        ("serve --model 8b --qps 2/s", "serve --model 8b --rate 2/s"),
+        ("serve --model 8b --qps 2/s --gpu h100-sxm", "serve --model 8b --rate 2/s --gpu h100-sxm"),
         ("serve --model 8b --qps 2 --dtype bfloat16 --gpu h100-sxm", "serve --model 8b --rate 2/s --weights bf16 --gpu h100-sxm"),
-        ("serve --model 8b --qps 2 --kv-cache-dtype auto", "serve --model 8b --rate 2/s"),
+        ("serve --model 8b --qps 2 --kv-cache-dtype auto --gpu h100-sxm", "serve --model 8b --rate 2/s --gpu h100-sxm"),
     ],
 )  # fmt: skip
 def test_what_is_offered_is_answered(line: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:

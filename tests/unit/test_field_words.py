@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.unit.test_nouns import trees
+from tests.trees import trees
 
 SILENT = frozenset({"again", "ails", "ask", "found", "judge", "near", "one", "own", "said", "told"})
 """Words that say nothing of what they hold (DESIGN §5, `docs/glossary.md`): no variable is called so."""
@@ -85,7 +85,7 @@ class Survey(NamedTuple):
 
 @functools.cache
 def survey() -> Survey:
-    """Every file of the packages, parsed once and let go: their trees are large."""
+    """Every file of the packages, looked at once."""
     silent, defined, homes = list[str](), set[tuple[str, str]](), defaultdict[str, list[str]](list)
     for file, tree in trees():
         silent += silent_names(file, tree)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.trees import nodes_of
+
 ROOT = Path(__file__).parents[2]
 HOME = "costmodel/memory/fit.py"
 VERDICT = re.compile(r"\b(fits|(do|does|did|will|would|can) ?not fit|OOM)\b")
@@ -47,9 +49,8 @@ ALLOWED = {
 
 def texts(path: Path) -> Iterator[str]:
     """Every text of a file that is no docstring."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    alone = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
             yield node.value
 

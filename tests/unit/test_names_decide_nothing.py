@@ -8,16 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.counts import IS_NIGHTLY
+from tests.trees import nodes
 from topology.hardware.datasheets import UNLISTED, generations, gpu_aliases, gpu_sheets
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
 COPIED = ("topology", "costmodel", "planner")
 SHORTEST_PREFIX = 4
 """Characters from which a literal that begins a name is taken for its prefix; ``amp`` is also a precision."""
@@ -169,11 +169,10 @@ def test_a_generation_of_another_name_has_the_same_limits_and_times(
     assert {key: told[key] for key in same} == {key: as_shipped[key] for key in same}
 
 
-def named_in(source: str, names: frozenset[str]) -> Iterator[tuple[int, str]]:
+def named_in(each: Sequence[ast.AST], names: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Literals of code, docstrings apart, that are such a name or begin one."""
-    nodes = list(ast.walk(ast.parse(source)))
-    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    for node in nodes:
+    prose = {id(node.value) for node in each if isinstance(node, ast.Expr)}
+    for node in each:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
             word = node.value.lower()
             begins = len(word) >= SHORTEST_PREFIX and any(name.startswith(word) for name in names)
@@ -187,12 +186,7 @@ NAMES = frozenset({*generations(), *gpu_sheets(), *gpu_aliases()}) - {UNLISTED}
 
 def test_no_literal_of_the_code_is_the_name_of_a_gpu_or_of_a_generation() -> None:
     """Not even a default: those are data, too."""
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {word!r}"
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line, word in named_in(path.read_text(encoding="utf-8"), NAMES)
-    ]
+    found = [f"{file}:{line}: {word!r}" for file, each in nodes() for line, word in named_in(each, NAMES)]
     assert found == []
 
 
@@ -201,4 +195,4 @@ def test_no_literal_of_the_code_is_the_name_of_a_gpu_or_of_a_generation() -> Non
 )
 def test_a_name_in_the_code_is_seen(code: str) -> None:
     """The lint finds what it is for."""
-    assert list(named_in(code, NAMES))
+    assert list(named_in(list(ast.walk(ast.parse(code))), NAMES))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
+from tests.trees import nodes
+
 PARTS = {
     "ModelSpec": "model",
     "Cluster": "cluster",
@@ -27,13 +25,6 @@ MOST_BUILT = 4
 HOME = "planner/plan.py"
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    """Every file of the packages, parsed."""
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
-
-
 def names_in(node: ast.expr) -> set[str]:
     """Names and attributes in an annotation."""
     found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -50,8 +41,8 @@ def parts_taken(function: ast.FunctionDef) -> set[str]:
 def test_a_question_is_handed_on_whole() -> None:
     functions = [
         f"{file}:{node.lineno} {node.name} {sorted(parts_taken(node))}"
-        for file, tree in trees()
-        for node in ast.walk(tree)
+        for file, each in nodes()
+        for node in each
         if isinstance(node, ast.FunctionDef) and len(parts_taken(node)) >= MANY
     ]
     assert len(functions) <= MOST_OF_PARTS, "\n".join(functions)
@@ -61,8 +52,8 @@ def test_a_problem_is_built_where_it_is_asked() -> None:
     """A plan has its own: `plan.problem`."""
     calls = [
         f"{file}:{node.lineno}"
-        for file, tree in trees()
-        for node in ast.walk(tree)
+        for file, each in nodes()
+        for node in each
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         if node.func.id == "problem_of" and file != HOME
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.trees import files, nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "app", "executor", "meshplan")
 DOOR = "topology/base/files.py"
 OPENS = frozenset(
     (
@@ -61,9 +62,9 @@ READS_ELSEWHERE = {
 """Where files are opened that nobody else names, and which those are."""
 
 
-def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def openings(each: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Lines and names of calls that open a path which nothing in their function has looked at."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in each if isinstance(node, ast.FunctionDef)]
     looked = {
         id(call)
         for function in functions
@@ -71,7 +72,7 @@ def openings(tree: ast.AST) -> Iterator[tuple[int, str]]:
         for call in ast.walk(function)
         if isinstance(call, ast.Call)
     }
-    for call in ast.walk(tree):
+    for call in each:
         if not isinstance(call, ast.Call) or id(call) in looked:
             continue
         name = _name(call)
@@ -100,11 +101,6 @@ def _writes(call: ast.Call) -> bool:
     return any(isinstance(mode, str) and set(mode) & set("wx") and len(mode) <= 3 for mode in modes)
 
 
-def files() -> list[Path]:
-    """The packages' files."""
-    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-
-
 def test_nothing_opens_a_file_beside_the_door() -> None:
     """A library that opens a path itself is given one that `require_regular` has looked at."""
     outside = []
@@ -112,7 +108,7 @@ def test_nothing_opens_a_file_beside_the_door() -> None:
         place = path.relative_to(ROOT).as_posix()
         if place == DOOR or any(place.startswith(known) for known in READS_ELSEWHERE):
             continue
-        outside += [f"{place}:{line} {name}" for line, name in openings(ast.parse(path.read_text()))]
+        outside += [f"{place}:{line} {name}" for line, name in openings(nodes_of(path))]
     assert not outside, "\n".join(outside)
 
 
@@ -120,8 +116,8 @@ def test_nothing_opens_a_file_beside_the_door() -> None:
 def test_every_exception_is_needed(place: str) -> None:
     """What opens nothing any more is no exception."""
     at = ROOT / place
-    trees = [ast.parse(path.read_text()) for path in (at.rglob("*.py") if at.is_dir() else [at])]
-    assert any(True for tree in trees for _ in openings(tree)) or place in WRITES_ALONE
+    paths = sorted(at.rglob("*.py")) if at.is_dir() else [at]
+    assert any(True for path in paths for _ in openings(nodes_of(path))) or place in WRITES_ALONE
 
 
 WRITES_ALONE = ("topology/base/atomic.py", "planner/launch/cloud.py")
@@ -139,10 +135,10 @@ WRITES_ALONE = ("topology/base/atomic.py", "planner/launch/cloud.py")
 )
 def test_a_planted_opening_is_seen(source: str) -> None:
     """Of each kind."""
-    assert len(list(openings(ast.parse(source)))) == 1
+    assert len(list(openings(list(ast.walk(ast.parse(source)))))) == 1
 
 
 def test_a_path_that_was_looked_at_may_be_opened() -> None:
     """By a library."""
     source = "def f(p):\n    return np.load(require_regular(p))"
-    assert list(openings(ast.parse(source))) == []
+    assert list(openings(list(ast.walk(ast.parse(source))))) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,7 +14,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.law import Law
 from planner.plan import FREE
 from planner.rules.check import rules_of
-from tests.unit.test_nouns import trees
+from tests.trees import nodes
 
 HOME = "costmodel/parallel/divisions.py"
 ENGINES_OWN = "planner/parsers/"
@@ -28,10 +29,10 @@ LAWS = {
 """What is divided, and what divides it, as an expression of ours spells them."""
 
 
-def homes(source: ast.AST) -> list[str]:
+def homes(each: Iterable[ast.AST]) -> list[str]:
     """The laws that a file asks by a remainder of its own."""
     laws: list[str] = []
-    for node in ast.walk(source):
+    for node in each:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             whole, by = ast.unparse(node.left), ast.unparse(node.right)
             laws += [
@@ -45,9 +46,9 @@ def homes(source: ast.AST) -> list[str]:
 def test_no_other_file_asks_a_law_of_whole_shares() -> None:
     elsewhere = [
         (file, law)
-        for file, tree in trees()
+        for file, each in nodes()
         if file != HOME and not file.startswith(ENGINES_OWN)
-        for law in homes(tree)
+        for law in homes(each)
     ]
     assert elsewhere == []
 
@@ -66,7 +67,7 @@ def test_no_other_file_asks_a_law_of_whole_shares() -> None:
 )
 def test_a_second_home_is_seen(line: str, law: str) -> None:
     """Each law as it stood in several files before."""
-    assert homes(ast.parse(line)) == [law]
+    assert homes(ast.walk(ast.parse(line))) == [law]
 
 
 @pytest.mark.parametrize("law", [RANKS, HEADS, EXPERTS, EXPERT_RANKS, BATCH])
@@ -86,11 +87,11 @@ TESTS, WORDS = {"broken", "stops"}, {"says", "explain", "stops"}
 """Fields of a record that judges: its test, and its words."""
 
 
-def judges(tree: ast.Module) -> list[str]:
+def judges(each: Iterable[ast.AST]) -> list[str]:
     """Classes that carry a test and the words for what fails it."""
     return [
         node.name
-        for node in ast.walk(tree)
+        for node in each
         if isinstance(node, ast.ClassDef)
         for names in [{ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}]
         if names & TESTS and names & WORDS
@@ -98,7 +99,7 @@ def judges(tree: ast.Module) -> list[str]:
 
 
 def test_one_type_says_what_is_not_allowed() -> None:
-    assert [(file, name) for file, tree in trees() for name in judges(tree)] == [("planner/law.py", "Law")]
+    assert [(file, name) for file, each in nodes() for name in judges(each)] == [("planner/law.py", "Law")]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_one_type_says_what_is_not_allowed() -> None:
 )
 def test_a_second_type_is_seen(fields: str) -> None:
     """As rules, limits and refusals were written before."""
-    assert judges(ast.parse(f"class Rule:\n    name: str\n    {fields}\n")) == ["Rule"]
+    assert judges(ast.walk(ast.parse(f"class Rule:\n    name: str\n    {fields}\n"))) == ["Rule"]
 
 
 @pytest.mark.parametrize("engine", [FREE, *CONTRACTS])

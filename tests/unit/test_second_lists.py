@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
@@ -12,10 +11,9 @@ from costmodel.kernels.precisions import TRAINING, config_words, precision_in
 from costmodel.layout import SCHEDULES
 from costmodel.pipeline.schedules import RECORDS, schedule_named
 from costmodel.updates.optimizers import optimizers
+from tests.trees import nodes
 from topology.hardware.datasheets import UNLISTED, generations, gpu_sheets, machines
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
 TABLES: Mapping[str, frozenset[str]] = {
     "schedule": frozenset(SCHEDULES),
     "training precision": frozenset(TRAINING),
@@ -38,9 +36,9 @@ HOMES: Mapping[tuple[str, str], str] = {
 """Where a list stands, and why there."""
 
 
-def collections_of(tree: ast.AST) -> Iterator[tuple[int, list[object]]]:
+def collections_of(each_node: Iterable[ast.AST]) -> Iterator[tuple[int, list[object]]]:
     """Literal tuples, lists and sets, and keys and values of literal tables: line and constants."""
-    for node in ast.walk(tree):
+    for node in each_node:
         parts: list[list[ast.expr | None]] = []
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             parts = [list(node.elts)]
@@ -53,9 +51,9 @@ def collections_of(tree: ast.AST) -> Iterator[tuple[int, list[object]]]:
             )
 
 
-def second_lists(source: str) -> Iterator[tuple[int, str]]:
+def second_lists(each_node: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and table of every literal collection that is made of names of one table alone."""
-    for line, values in collections_of(ast.parse(source)):
+    for line, values in collections_of(each_node):
         names = {value for value in values if isinstance(value, str)}
         if len(names) >= FEWEST and len(names) == len(set(values)):
             yield from ((line, table) for table, known in TABLES.items() if names <= known)
@@ -63,12 +61,7 @@ def second_lists(source: str) -> Iterator[tuple[int, str]]:
 
 def test_no_code_lists_the_names_of_a_table_a_second_time() -> None:
     """But where HOMES argues why."""
-    listed = {
-        (str(path.relative_to(ROOT)), table): line
-        for package in PACKAGES
-        for path in sorted((ROOT / package).rglob("*.py"))
-        for line, table in second_lists(path.read_text(encoding="utf-8"))
-    }
+    listed = {(file, table): line for file, each_node in nodes() for line, table in second_lists(each_node)}
     assert {
         f"{path}:{line}: {table}" for (path, table), line in listed.items() if (path, table) not in HOMES
     } == set()
@@ -86,10 +79,9 @@ WRITTEN: Mapping[str, frozenset[str]] = {
 def test_no_code_writes_the_name_of_a_schedule() -> None:
     """A name decides nothing: what a schedule does is in its record, and two have constants."""
     written = {
-        (str(path.relative_to(ROOT)), node.value)
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        (file, node.value)
+        for file, each_node in nodes()
+        for node in each_node
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in SCHEDULES
     }
     assert {(path, name) for path, name in written if name not in WRITTEN.get(path, ())} == set()
@@ -106,7 +98,7 @@ def test_no_code_writes_the_name_of_a_schedule() -> None:
 )
 def test_a_second_list_is_seen(code: str) -> None:
     """The lint finds what it is for."""
-    assert list(second_lists(code))
+    assert list(second_lists(ast.walk(ast.parse(code))))
 
 
 def test_every_name_of_a_schedule_is_read_as_it() -> None:

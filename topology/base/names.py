@@ -26,6 +26,7 @@ def normalize(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
+@lru_cache(maxsize=1024)
 def words(name: str) -> tuple[str, ...]:
     """Return the words of a name: runs of letters and digits, dots kept inside numbers.
 
@@ -49,20 +50,23 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
     if exact or not wanted:
         return exact
     whole = [c for c in names if wanted_words <= {*words(c), *_FAMILY.findall(c)}]
-    part = whole or [c for c in names if _is_part(name, c)]
-    return part or [c for c in names if all(_is_part(word, c) for word in wanted_words)]
+    if whole:
+        return whole
+    part, each = _part(name), [_part(word) for word in wanted_words]
+    joined = [c for c in names if part.search(_spelled(c))]
+    return joined or [c for c in names if all(word.search(_spelled(c)) for word in each)]
 
 
 _FAMILY = re.compile(r"^[a-z]{2,}(?=[0-9])")
 """What begins a name before the number of a version."""
 
 
-def _is_part(part: str, name: str) -> bool:
-    """Whether a name has a part, its separators free but those between two numbers."""
+def _part(part: str) -> re.Pattern[str]:
+    """What looks for a part in a spelled name, its separators free but those between two numbers."""
     wanted = _spelled(part)
     before = r"(?<![0-9])" if wanted[:1].isdigit() else ""
     after = r"(?![0-9])" if wanted[-1:].isdigit() else ""
-    return re.search(f"{before}{re.escape(wanted)}{after}", _spelled(name)) is not None
+    return re.compile(f"{before}{re.escape(wanted)}{after}")
 
 
 @lru_cache(maxsize=1024)
@@ -83,8 +87,29 @@ def suggest(name: str, candidates: Iterable[str], count: int = 5, least: float =
     if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes the square of it
         return ()
     by_key = {normalize(c): c for c in sorted(set(candidates))}
-    close = difflib.get_close_matches(normalize(name), by_key, n=count, cutoff=least)
-    return tuple(by_key[key] for key in close)
+    return tuple(by_key[key] for key in _closest(normalize(name), by_key, count, least))
+
+
+def _closest(name: str, keys: Iterable[str], count: int, least: float) -> list[str]:
+    """What `difflib.get_close_matches` returns, from fewer comparisons.
+
+    The quick ratio bounds the ratio from above, so once it is below that of the last which is returned, no
+    other key is closer.
+    """
+    matcher = difflib.SequenceMatcher(b=name)
+    bounds = list[tuple[float, str]]()
+    for key in keys:
+        matcher.set_seq1(key)
+        if matcher.real_quick_ratio() >= least and (bound := matcher.quick_ratio()) >= least:
+            bounds.append((bound, key))
+    closest = list[tuple[float, str]]()
+    for bound, key in sorted(bounds, reverse=True):
+        if len(closest) == count and bound < closest[-1][0]:
+            break
+        matcher.set_seq1(key)
+        if (ratio := matcher.ratio()) >= least:
+            closest = sorted([*closest, (ratio, key)], reverse=True)[:count]
+    return [key for _, key in closest]
 
 
 def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[str, str] | None = None) -> str:

@@ -17,6 +17,7 @@ from costmodel.estimate import TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.axes import PARTS, RANK_AXES
 from planner.analysis.link_load import LevelLoad, axis_groups, axis_load, link_load, unloaded_levels
+from tests.trees import nodes_of
 from topology.builders import default_cluster
 from topology.fabric.mesh import mesh
 
@@ -144,7 +145,7 @@ def test_every_sentence_that_denies_is_known() -> None:
     for path in sorted(
         each for folder in ("figures", "pages") for each in (ROOT / "app" / folder).rglob("*.py")
     ):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if (
                 isinstance(node, ast.Constant)
                 and isinstance(node.value, str)

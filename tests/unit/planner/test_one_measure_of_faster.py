@@ -20,6 +20,7 @@ from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
+from tests.trees import nodes_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,7 +75,7 @@ def test_no_table_has_a_column_of_another_measure() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sorted((ROOT / "app").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and any(word in node.value for word in ("faster per", "slower by", "× as fast", "times as fast"))

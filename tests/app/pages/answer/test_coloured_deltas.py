@@ -18,6 +18,7 @@ from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
+from tests.trees import nodes_of
 
 ROOT = Path(__file__).parents[4]
 
@@ -93,7 +94,7 @@ def test_every_metric_with_a_difference_says_how_it_is_coloured() -> None:
     calls = [
         (path.name, node)
         for path in sorted((ROOT / "app" / "pages").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "metric"
     ]
     coloured = [

@@ -13,6 +13,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, words
+from tests.trees import nodes_of
 from topology.base.units import format_seconds
 
 PAGES = Path(pages.__file__).parent
@@ -72,7 +73,7 @@ def test_every_parameter_that_a_page_binds_is_known():
     """The list of names that links may use is that of the widgets."""
     bound = set()
     for path in PAGES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if not isinstance(node, ast.Call):
                 continue
             named = {word.arg: word.value for word in node.keywords}

@@ -55,7 +55,7 @@ def test_work_alone_stops_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("verb", ["estimate", "plan"])
 def test_a_solver_that_the_clock_stops_says_so(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such an answer is of this machine: it is not proven, and the plan says what stopped it."""
-    monkeypatch.setattr(cpsat, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(cpsat, "MOST_SECONDS", 0.4)
     monkeypatch.setattr(integer_program, "WORK_LIMIT", 1e9)  # more than any machine does in that time
     plan = answer(verb)
     assert STOPPED_BY_CLOCK in plan.assumptions

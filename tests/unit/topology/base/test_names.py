@@ -1,9 +1,11 @@
 """Names resolve leniently, and never guess between two."""
 
+import difflib
+
 import pytest
 
 from topology.base.errors import UnknownNameError
-from topology.base.names import matches, resolve, suggest
+from topology.base.names import matches, normalize, resolve, suggest
 
 MODELS = ("llama-3.1-70b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-72b", "gpt-3-175b")
 
@@ -45,3 +47,13 @@ def test_a_typing_mistake_is_answered_with_suggestions() -> None:
 def test_a_name_that_is_nothing_matches_nothing(name: str) -> None:
     """An empty name is not a part of every name."""
     assert (matches(name, MODELS), suggest(name, MODELS)) == ([], ())
+
+
+@pytest.mark.parametrize(("count", "least"), [(5, 0.4), (10, 0.4), (3, 0.6)])
+def test_fewer_comparisons_suggest_the_same(count: int, least: float) -> None:
+    """What the library's own search of close matches suggests, whatever is cut from a name or put into it."""
+    by_key = {normalize(name): name for name in MODELS}
+    for name in MODELS:
+        for spelled in (name[2:], name[::2], f"x{name}", name.replace("l", "7"), name[:3] + name):
+            close = difflib.get_close_matches(normalize(spelled), by_key, n=count, cutoff=least)
+            assert suggest(spelled, MODELS, count, least) == tuple(by_key[key] for key in close)
