@@ -2,7 +2,7 @@
 
 `python -m benchmarks.cross_compile [--capability 9.0]` asks for torch's CUDA wheel and a C compiler, as
 `benchmarks.fake_cuda_ranks` does. Inductor writes the kernels that a rank would compile at its first step,
-Triton and ptxas compile them, and the registers, stack frame and shared memory of each are read off the binary.
+Triton and ptxas compile them; registers, stack frame and shared memory of each are read off the binary.
 A kernel that needs more shared memory than a block has does not start.
 """
 
