@@ -12,7 +12,7 @@ quick:  ## What a change can break, in three minutes: lint, types, contracts, th
 
 lint:  ## Style, types and the order of imports.
 	ruff check . && ruff format --check .
-	mypy
+	mypy --num-workers 2
 	lint-imports
 
 bench:  ## Plans on this machine, timed.

@@ -36,6 +36,10 @@ AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
 NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?[kmbt]?", re.IGNORECASE)
 _LONGEST_NAME: Final = 3
 """Words of a model's name: llama 3.1 70b."""
+NO_NAME: Final = FILLER.union(PRECISIONS, LENGTH, COUNTED, ("lora", "qlora"))
+"""Words that are no part of a model's name."""
+OF_SERVERS: Final = {"--precision": "--weights"}
+"""Flags of a training job that servers call otherwise."""
 FEWEST: Final = "--objective gpus --tokens 1T --deadline 30d"
 
 
@@ -148,7 +152,7 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
         return 0
     for length in range(min(_LONGEST_NAME, len(texts)), 0, -1):
         name = "-".join(texts[:length])
-        if any(part.lower() in FILLER for part in texts[:length]) or not is_model(name):
+        if any(part.lower() in NO_NAME for part in texts[:length]) or not is_model(name):
             continue
         question.model = name
         return length
@@ -170,12 +174,11 @@ def _line(question: _Question, asks_fewest: bool) -> str:
     """The command line of what was understood."""
     command = question.command.replace("train", "")
     if command == "memory":
-        return shlex.join(["plan", "memory", question.model])
+        if not (question.gpus or question.nodes or question.kinds or question.flags):
+            return shlex.join(["plan", "memory", question.model])
+        command = "estimate"  # the bytes of a model alone have no GPUs, precision or length
     if command == "serve":
-        gpu = ["--gpu", question.kinds[0]] if question.kinds else []
-        pins = [each for each in question.flags if each.startswith("layout.")]
-        flags = [part for pin in pins for part in ("--set", pin)]
-        return shlex.join(["plan", "serve", "--model", question.model, *gpu, *flags])
+        return _server(question)
     if len(question.kinds) > 1:
         command = "sweep"
     gpus, fewest = question.gpus, []
@@ -187,6 +190,17 @@ def _line(question: _Question, asks_fewest: bool) -> str:
     gpu = ["--gpu", ",".join(question.kinds)] if question.kinds else []
     start = ["plan", *([command] if command else []), "--model", question.model]
     return shlex.join([*start, *counted, *gpu, *question.flags, *fewest])
+
+
+def _server(question: _Question) -> str:
+    """The command line of a fleet; "" where something was said of a training job."""
+    flags = [OF_SERVERS.get(each, each) for each in question.flags]
+    if len(question.kinds) > 1 or {"--tokens", "--sequence-length", "--adapter"} & {*flags}:
+        return ""
+    gpus = question.gpus or (str(int(question.nodes) * _per_node(question.kinds)) if question.nodes else "")
+    counted = ["--gpus", gpus] if gpus else []
+    gpu = ["--gpu", *question.kinds] if question.kinds else []
+    return shlex.join(["plan", "serve", "--model", question.model, *counted, *gpu, *flags])
 
 
 def _per_node(kinds: Sequence[str]) -> int:

@@ -52,6 +52,8 @@ LINES = (
     ("why is 70b slow", "plan explain --model 70b --gpus 32"),
     ("compare h100 b200", "plan sweep --model 70b --gpus 32 --gpu h100,b200"),
     ("memory llama 70b", "plan memory llama-70b"),
+    ("memory 70b fp8 on 8 h100 seq 32k", "plan estimate --model 70b --gpus 8 --gpu h100 --precision fp8 --sequence-length 32k"),
+    ("serve 70b fp8 on 16 h100", "plan serve --model 70b --gpus 16 --gpu h100 --weights fp8"),
     ("cost of 70b on 1024 gpus 15T tokens", "plan --model 70b --gpus 1024 --tokens 15T"),
     ("--model 70b --gpus 32 --lr 1e-4", "plan --model 70b --gpus 32"),
     ("--model 70b --gpus 32 --deepspeed ds.json", "plan --model 70b --gpus 32 --for deepspeed"),
@@ -80,7 +82,7 @@ def test_the_exact_command_is_given(line: str, meant: str, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "line", ["70b on mars", "hello", "70b 13b on 32 h100", "32 h100", "70b 32 64", "gpus"]
+    "line", ["70b on mars", "hello", "70b 13b on 32 h100", "32 h100", "70b 32 64", "gpus", "serve 70b lora"]
 )
 def test_words_that_are_not_understood_give_no_other_question(line: str) -> None:
     assert command_of_sentence(line.split()) == ""
