@@ -27,7 +27,7 @@ from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Problem
-from planner.rules.check import legal
+from planner.rules.check import legal, rules_of
 from planner.rules.stacks import chunks_are_even
 from planner.space.columns import Draft, Integers, coded, cross, cross_by, pinned
 from planner.space.degrees import COMBINATION_FIELDS
@@ -80,7 +80,23 @@ def variants(
     columns = cross(columns, "recompute", policies)
     layouts = LayoutTable(**columns)
     keep, rejected = legal(problem, layouts)
-    return layouts.take(keep), rejected
+    if "recompute" in pins or not _refuses_whole_layers(problem, rejected):
+        return layouts.take(keep), rejected
+    columns = layouts.take(~keep).by_name()
+    columns["recompute"] = coded("recompute", ["none"])[0] + 0 * columns["recompute"]
+    plain = LayoutTable(**columns)
+    holds, rejected = legal(problem, plain)
+    return LayoutTable.concat([layouts.take(keep), plain.take(holds)]), rejected
+
+
+def _refuses_whole_layers(problem: Problem, rejected: Mapping[str, int]) -> bool:
+    """Whether a rule refused layouts that recompute some layers whole, which without any it may take.
+
+    Such a layout does not stand for the one that recomputes none, which has a row of its own then.
+    """
+    if _usual_policy(problem) != "full" or "none" not in problem.stack.supports.recomputes:
+        return False
+    return any(rule.name in rejected for rule in rules_of(problem.engine) if "recompute" in rule.reads)
 
 
 def eased(

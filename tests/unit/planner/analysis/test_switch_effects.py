@@ -112,6 +112,34 @@ def test_the_switch_worth_most_is_the_best_of_all(name: str, gpus: int, fields: 
         assert best.flag in " ".join(text for _, text in brief_facts(plan, best).pairs)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "pins"), [("qwen3-30b-a3b", 64, {}), ("mixtral-8x7b", 32, {"ep": 8})]
+)
+def test_a_search_with_the_switch_is_as_fast_as_the_layout_that_it_names(
+    name: str, gpus: int, pins: dict[str, Any]
+) -> None:
+    """An engine that recomputes no layer beside the overlap of exchanges still runs layouts that recompute none."""
+    request = PlanRequest(
+        model=model(name),
+        cluster=default_cluster("h100-sxm", gpus).spec,
+        job=TrainingJob(sequence_length=8192, global_batch_size=512),
+        engine="megatron",
+        pins=pins,
+        top=1,
+    )
+    plan = search(request)
+    assert isinstance(plan, Plan)
+    effects = switch_effects(plan, load_calibration())
+    (overlap,) = (each for each in effects if each.name == "exchange_overlap")
+    best = search(replace(request, switches={"exchange_overlap": "on"}))
+    assert isinstance(best, Plan)
+    if overlap.peak_memory_bytes <= plan.problem.memory_budget_bytes:
+        assert best.estimate.step_time_s <= overlap.step_time_s * (1 + 1e-9)
+    none = search(replace(request, switches={"exchange_overlap": "on"}, pins={**pins, "recompute": "none"}))
+    assert isinstance(none, Plan)
+    assert best.estimate.step_time_s <= none.estimate.step_time_s * (1 + 1e-9)
+
+
 def test_the_answer_names_the_switch_that_would_help_most(
     plan: Plan, effects: tuple[SwitchEffect, ...]
 ) -> None:
