@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.entry.other_words import COUNTED_GPU, command_for, is_model
+from costmodel.kernels.precisions import TRAINING
 
 FILLER: Final = frozenset((
     "a", "an", "and", "are", "at", "best", "by", "can", "card",
@@ -30,13 +31,12 @@ FILLER: Final = frozenset((
 COUNTED: Final = {"gpu": 1, "gpus": 1, "card": 1, "cards": 1, "node": 0, "nodes": 0}
 """What a number before them counts; 0 of nodes, whose GPUs their kind says."""
 SINGLE: Final = ("a", "an", "one", "single")
-PRECISIONS: Final = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 LENGTH: Final = ("context", "seq", "sequence", "length", "ctx", "seqlen")
 AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
 NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?[kmbt]?", re.IGNORECASE)
 _LONGEST_NAME: Final = 3
 """Words of a model's name: llama 3.1 70b."""
-NO_NAME: Final = FILLER.union(PRECISIONS, LENGTH, COUNTED, ("lora", "qlora"))
+NO_NAME: Final = FILLER.union(TRAINING, LENGTH, COUNTED, ("lora", "qlora"))
 """Words that are no part of a model's name."""
 OF_SERVERS: Final = {"--precision": "--weights"}
 """Flags of a training job that servers call otherwise."""
@@ -105,7 +105,7 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
             return 1
         question.kinds += [both[3]] if _is_gpu(both[3]) else []
         return int(_is_gpu(both[3]))
-    if word in PRECISIONS:
+    if word in TRAINING:
         question.flags += ["--precision", word]
         return 1
     if word in ("lora", "qlora"):

@@ -157,11 +157,13 @@ def _way_to_fit(audit: Audit) -> Iterator[str]:
     assert audit.memory is not None  # noqa: S101 - asked of a job that is judged
     short = [change for change in audit.changes if 0 < len(change_words(change)) <= LONGEST_CHANGE]
     fitting = [change for change in short if fit_of(change.out_of_memory_chance) == "fits"]
-    best, way = audit.best, next((change for change in audit.changes if change.whole and change.set), None)
+    ways = [change for change in audit.changes if change.set]
+    sayable = [change for change in ways if change.whole or fit_of(change.out_of_memory_chance) == "fits"]
+    best = audit.best
     if fitting:
         change = min(fitting, key=lambda each: (len(each.set) + len(each.remove), -each.seconds_gained))
         yield f"{change_words(change)} takes {format_bytes(change.peak_memory_bytes)}"
-    elif best is not None and way is not None and fit_of(best.estimate.out_of_memory_chance) == "fits":
+    elif best is not None and sayable and fit_of(best.estimate.out_of_memory_chance) == "fits":
         yield f"{layout_words(best.layout)} takes {format_bytes(best.estimate.peak_memory_bytes)}"
     elif short and audit.memory.chance > EVEN:
         change = min(short, key=lambda each: each.out_of_memory_chance)

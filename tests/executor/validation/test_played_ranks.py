@@ -27,8 +27,13 @@ READ_AT_ONCE = 4  # loss, loss of routers, whether to stop, gradient norm
 
 
 def apart(play: Callable[[], Any]) -> Any:
-    """What a process of its own makes: torch takes one more device a process, and keeps it."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+    """What a process of its own makes: torch takes one more device a process, and keeps it.
+
+    It is forked from one that has computed nothing: autograd counts the devices at its first backward.
+    """
+    start = multiprocessing.get_context("forkserver")
+    start.set_forkserver_preload(["benchmarks.fake_cuda_ranks"])
+    with ProcessPoolExecutor(1, mp_context=start) as pool:
         return pool.submit(play).result()
 
 
