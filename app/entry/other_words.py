@@ -69,7 +69,7 @@ def command_for(words: Sequence[str]) -> str:
     if here == "diff" and len(given) > 1 and all("." not in name for name in given):
         return ""  # no files: kinds of GPUs, or models
     if (
-        here.split()[0] in TRAINING
+        here.split()[0] in (*TRAINING, "serve")
         and len(given) > 1
         and here != "audit"
         and not any(word.startswith("-") for word in given)

@@ -17,19 +17,21 @@ from costmodel.kernels.precisions import TRAINING
 
 FILLER: Final = frozenset((
     "a", "an", "and", "are", "at", "best", "by", "can", "card",
-    "cards", "cluster", "compare", "cost", "do", "does", "efficient", "expensive", "fast",
+    "cards", "cluster", "cost", "do", "does", "efficient", "expensive", "fast",
     "faster", "finetune", "fine-tune", "fine-tuning", "finetuning", "fit", "fits", "for", "from",
     "full", "gpu", "gpus", "how", "i", "in", "is", "it", "layout",
     "long", "me", "mfu", "model", "much", "my", "need", "needed", "of",
-    "on", "one", "optimal", "or", "over", "parallel", "parallelism", "plan", "please",
+    "on", "optimal", "over", "parallel", "parallelism", "plan", "please",
     "price", "required", "run", "running", "should", "slow", "speed", "split", "splitting",
     "strategy", "take", "takes", "the", "throughput", "time", "to", "train", "training",
-    "tune", "tuning", "using", "versus", "vs", "we", "what", "which", "will",
+    "tune", "tuning", "using", "we", "what", "which", "will",
     "with", "would", "x", "×",
 ))  # fmt: skip
 """Words that say nothing which a flag would."""
 COUNTED: Final = {"gpu": 1, "gpus": 1, "card": 1, "cards": 1, "node": 0, "nodes": 0}
 """What a number before them counts; 0 of nodes, whose GPUs their kind says."""
+JOINS: Final = ("or", "vs", "versus", "against", "compare")
+"""Words between two GPUs of which one is asked for; between anything else they make two questions."""
 SINGLE: Final = ("a", "an", "one", "single")
 LENGTH: Final = ("context", "seq", "sequence", "length", "ctx", "seqlen")
 AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
@@ -40,7 +42,7 @@ NO_NAME: Final = FILLER.union(TRAINING, LENGTH, COUNTED, ("lora", "qlora"))
 """Words that are no part of a model's name."""
 OF_SERVERS: Final = {"--precision": "--weights"}
 """Flags of a training job that servers call otherwise."""
-FEWEST: Final = "--objective gpus --tokens 1T --deadline 30d"
+FITS: Final = ("fit", "fits", "hold", "holds")
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class _Question:
     kinds: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     command: str = ""
+    joins: bool = False
 
 
 def command_of_sentence(words: Sequence[str]) -> str:
@@ -62,8 +65,6 @@ def command_of_sentence(words: Sequence[str]) -> str:
     'plan --model 70b --gpus 32 --gpu h100'
     >>> command_of_sentence("llama 3.1 70b 64xh200 fp8 tp 8".split())
     'plan --model llama-3.1-70b --gpus 64 --gpu h200 --precision fp8 --set layout.tp=8'
-    >>> command_of_sentence("how many gpus for 70b".split())
-    'plan --model 70b --gpus 8..1024 --objective gpus --tokens 1T --deadline 30d'
     >>> command_of_sentence("serve 70b on b200".split()), command_of_sentence("70b on mars".split())
     ('plan serve --model 70b --gpu b200', '')
     """
@@ -76,11 +77,22 @@ def command_of_sentence(words: Sequence[str]) -> str:
         if not taken:
             return ""
         at += taken
+    assumed = []
     if len(question.kinds) > 1 and not question.model:
         question.model = "70b"
-    if not question.model:
+        assumed.append("70b")
+    if not question.model or (question.joins and len(question.kinds) < 2) or _says_twice(question.flags):
         return ""
-    return _line(question, asks_fewest)
+    line = _line(question, asks_fewest, assumed, fits=any(text.lower() in FITS for text in texts))
+    return line + (f", with {' and '.join(assumed)} for example" if line and assumed else "")
+
+
+def _says_twice(flags: Sequence[str]) -> bool:
+    """Whether a flag or a field has two values."""
+    names = [
+        each.partition("=")[0] for each in flags if each.startswith(("--", "layout.")) and each != "--set"
+    ]
+    return len({*names}) < len(names)
 
 
 OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep")
@@ -143,9 +155,14 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
     if kind:
         question.kinds.append(kind)
         return 1
-    if word in SINGLE and len(texts) > 1 and _is_gpu(texts[1]) and not question.gpus:
-        question.gpus = "1"
+    if word in JOINS:
+        question.joins = True
         return 1
+    if word in SINGLE and len(texts) > 1 and not (question.gpus or question.nodes):
+        after = texts[1].lower()
+        if _is_gpu(texts[1]) or after in COUNTED:
+            question.gpus, question.nodes = ("1", "") if COUNTED.get(after, 1) else ("", "1")
+            return 2 if after in COUNTED else 1
     if word in FILLER:
         return 1
     if question.model:
@@ -170,12 +187,13 @@ def _is_gpu(name: str) -> bool:
         return False
 
 
-def _line(question: _Question, asks_fewest: bool) -> str:
-    """The command line of what was understood."""
+def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: bool) -> str:
+    """The command line of what was understood; what it assumes is added to `assumed`."""
     command = question.command.replace("train", "")
     if command == "memory":
-        if not (question.gpus or question.nodes or question.kinds or question.flags):
-            return shlex.join(["plan", "memory", question.model])
+        adapters = [each for each in question.flags if each.startswith("--")] == ["--adapter"]
+        if not (question.gpus or question.nodes or question.kinds or (question.flags and not adapters)):
+            return shlex.join(["plan", "memory", question.model, *question.flags])
         command = "estimate"  # the bytes of a model alone have no GPUs, precision or length
     if command == "serve":
         return _server(question)
@@ -184,8 +202,17 @@ def _line(question: _Question, asks_fewest: bool) -> str:
     gpus, fewest = question.gpus, []
     if question.nodes:
         gpus = str(int(question.nodes) * _per_node(question.kinds))
+    elif not gpus and asks_fewest and fits:
+        gpus = "8"  # where it does not fit, the answer names the number of GPUs that holds it
     elif not gpus and asks_fewest:
-        gpus, fewest = "8..1024", FEWEST.split()
+        if "--adapter" in question.flags:
+            return ""
+        gpus, fewest = "8..1024", ["--objective", "gpus"]
+        fewest += [] if "--tokens" in question.flags else ["--tokens", "1T"]
+        fewest += ["--deadline", "30d"]
+        assumed.append("30 days" if "--tokens" in question.flags else "1T tokens in 30 days")
+    elif not gpus:
+        assumed.append("32 GPUs")
     counted = ["--gpus", gpus or "32"]
     gpu = ["--gpu", ",".join(question.kinds)] if question.kinds else []
     start = ["plan", *([command] if command else []), "--model", question.model]

@@ -46,11 +46,16 @@ LINES = (
     ("70b on 32 h100", "plan --model 70b --gpus 32 --gpu h100"),
     ("'70b on 32 h100s?'", "plan --model 70b --gpus 32 --gpu h100"),
     ("train llama 3.1 70b 64xh200 fp8 tp 8", "plan --model llama-3.1-70b --gpus 64 --gpu h200 --precision fp8 --set layout.tp=8"),
-    ("how many gpus for 70b", "plan --model 70b --gpus 8..1024 --objective gpus --tokens 1T --deadline 30d"),
+    ("how many gpus for 70b", "plan --model 70b --gpus 8..1024 --objective gpus --tokens 1T --deadline 30d, with 1T tokens in 30 days for example"),
     ("deepseek-v3 on 256 nodes of h800", "plan --model deepseek-v3 --gpus 2048 --gpu h800"),
     ("can i finetune 8b on a 4090 with lora", "plan --model 8b --gpus 1 --gpu 4090 --adapter lora:r=16"),
-    ("why is 70b slow", "plan explain --model 70b --gpus 32"),
-    ("compare h100 b200", "plan sweep --model 70b --gpus 32 --gpu h100,b200"),
+    ("why is 70b slow", "plan explain --model 70b --gpus 32, with 32 GPUs for example"),
+    ("compare h100 b200", "plan sweep --model 70b --gpus 32 --gpu h100,b200, with 70b and 32 GPUs for example"),
+    ("does 70b fit on one gpu", "plan --model 70b --gpus 1"),
+    ("memory for 8b lora", "plan memory 8b --adapter lora:r=16"),
+    ("how many gpus for 70b with 2T tokens", "plan --model 70b --gpus 8..1024 --tokens 2T --objective gpus --deadline 30d, with 30 days for example"),
+    ("how many gpus to fit 405b", "plan --model 405b --gpus 8"),
+    ("infer 70b on 8 h100", "plan serve --model 70b --gpus 8 --gpu h100"),
     ("memory llama 70b", "plan memory llama-70b"),
     ("memory 70b fp8 on 8 h100 seq 32k", "plan estimate --model 70b --gpus 8 --gpu h100 --precision fp8 --sequence-length 32k"),
     ("serve 70b fp8 on 16 h100", "plan serve --model 70b --gpus 16 --gpu h100 --weights fp8"),
@@ -82,7 +87,19 @@ def test_the_exact_command_is_given(line: str, meant: str, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "line", ["70b on mars", "hello", "70b 13b on 32 h100", "32 h100", "70b 32 64", "gpus", "serve 70b lora"]
+    "line",
+    [
+        "70b on mars",
+        "hello",
+        "70b 13b on 32 h100",
+        "32 h100",
+        "70b 32 64",
+        "gpus",
+        "serve 70b lora",
+        "70b on 64 h100 tp 8 or pp 8",
+        "70b on 32 h100 bf16 vs fp8",
+        "8b tp 2 or tp 4",
+    ],
 )
 def test_words_that_are_not_understood_give_no_other_question(line: str) -> None:
     assert command_of_sentence(line.split()) == ""
