@@ -57,6 +57,7 @@ class LoggedStep:
         at_s: When it was logged, seconds since 1970; None where the line does not say.
         rank: Which rank the launcher says printed it; empty where it does not say.
         compared: Whether it was on what its plan is for; False where `plan run` says that it was not.
+        is_finite: Whether no loss or norm of its gradient is NaN or infinite.
     """
 
     step: int
@@ -71,6 +72,7 @@ class LoggedStep:
     at_s: float | None = None
     rank: str = ""
     compared: bool = True
+    is_finite: bool = True
 
 
 @dataclass(slots=True)
@@ -92,6 +94,12 @@ class LoggedJob:
     num_gpus: int | None = None
     is_ramping: bool = False
     seen: int = 0
+
+
+_NOT_FINITE = re.compile(
+    r"(?:loss|grad(?:ient)?[ _]?norm)[\"']?\s*[:=|]?\s*[\"']?[-+]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE
+)
+"""A loss or a norm of gradients that is no number, in any engine's line."""
 
 
 def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
@@ -118,7 +126,7 @@ def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:
             result.step = number.pop(rank)
         if result.step is not None and result.is_progress:
             number.pop(rank, None)
-            yield _timed(result, rank, _when(plain))
+            yield _timed(result, rank, _when(plain), is_finite=_NOT_FINITE.search(plain) is None)
 
 
 def logged_job(lines: Iterable[str]) -> LoggedJob:
@@ -143,7 +151,7 @@ def logged_job(lines: Iterable[str]) -> LoggedJob:
     return job
 
 
-def _timed(timed: StepLine, rank: str, at_s: float | None) -> LoggedStep:
+def _timed(timed: StepLine, rank: str, at_s: float | None, *, is_finite: bool) -> LoggedStep:
     """A step with what its line says."""
     return LoggedStep(
         step=int(timed.step or 0),
@@ -157,6 +165,7 @@ def _timed(timed: StepLine, rank: str, at_s: float | None) -> LoggedStep:
         microbatch_s=timed.microbatch_s if timed.microbatches is None else None,
         at_s=at_s,
         rank=rank,
+        is_finite=is_finite,
     )
 
 
@@ -172,7 +181,13 @@ def _of_run(line: str) -> LoggedStep | None:
         return None
     known = at_s is not None and 0 < at_s < LATEST_S
     compared = data.get("compared") is not False
-    return LoggedStep(step=step, step_s=seconds, at_s=at_s if known else None, compared=compared)
+    return LoggedStep(
+        step=step,
+        step_s=seconds,
+        at_s=at_s if known else None,
+        compared=compared,
+        is_finite=_NOT_FINITE.search(line) is None,
+    )
 
 
 def _record(line: str) -> dict[str, Any]:

@@ -102,6 +102,12 @@ NOT_STATED = LoggedJob()
 """A log that says nothing of its job."""
 
 
+SLOWED = 0.15
+"""Share by which steps are slower for good, beyond what walls vary from step to step."""
+FEWEST_LATEST = 5
+"""Latest steps, at least, that are all slower."""
+
+
 def watched(
     plan: Plan,
     logged: Sequence[LoggedStep],
@@ -153,7 +159,9 @@ def watched(
     held_s = statistics.median(held) if held else None
     stops = max(restarts, len(seen.failures))
     off: tuple[Off, ...] = (
+        *_not_finite(once),
         *(_pace_off(plan, step_s) if compared else ()),
+        *_slower_since(once),
         *_often(campaign, stops, wall_s),
         *_done_twice(campaign, len(once), repeated),
         *_held_up(campaign, held_s),
@@ -161,7 +169,7 @@ def watched(
     )
     if differs:
         change = "watch it with its own plan, or plan what the log says and watch with that"
-        off = (Off(cause=f"not this plan's run: {'; '.join(differs)}", change=change),)
+        off = (*_not_finite(once), Off(cause=f"not this plan's run: {'; '.join(differs)}", change=change))
     return Watched(
         step=last,
         steps=steps,
@@ -376,6 +384,29 @@ def _wall_s(logged: Sequence[LoggedStep]) -> float | None:
     """Seconds between the first and the last line, where both say when and something lies between."""
     first, last = logged[0].at_s, logged[-1].at_s
     return None if first is None or last is None or last <= first else last - first
+
+
+def _not_finite(once: Sequence[LoggedStep]) -> Iterator[Off]:
+    """A loss or a gradient that is no number, where the latest step still has it."""
+    broken = list(itertools.takewhile(lambda line: not line.is_finite, reversed(once)))
+    if broken:
+        first = broken[-1].step
+        yield Off(
+            cause=f"loss or gradient norm is NaN or infinite from step {first:,} on",
+            change=f"stop it; go on from a checkpoint before step {first:,} with other data or a lower rate",
+        )
+
+
+def _slower_since(once: Sequence[LoggedStep]) -> Iterator[Off]:
+    """The latest steps, every one of them slower than the usual step before by more than `SLOWED`."""
+    timed = [(line.step, line.step_s) for line in once if line.step_s is not None]
+    usual_s = statistics.median(seconds for _, seconds in timed[: max(1, len(timed) // 2)]) if timed else 0.0
+    slow = list(itertools.takewhile(lambda each: each[1] > (1 + SLOWED) * usual_s, reversed(timed)))
+    if FEWEST_LATEST <= len(slow) <= len(timed) // 2:
+        since, now_s = slow[-1][0], statistics.median(seconds for _, seconds in slow)
+        took = f"a step takes {format_seconds(now_s)} since step {since:,}, {format_seconds(usual_s)} before"
+        changed = "one slow node (plan bench --check PLAN.json on each), its clocks, the data loader"
+        yield Off(cause=took, change=f"look for what changed then: {changed}")
 
 
 def _pace_off(plan: Plan, step_s: float) -> Iterator[Off]:

@@ -64,6 +64,26 @@ def test_slow_steps_are_named_with_a_change() -> None:
     assert slow.days_left.p50 == pytest.approx(still.days_left.p50 * 1.05 / 0.95)
 
 
+def test_losses_that_are_no_numbers_are_named_from_their_first_step() -> None:
+    """Megatron-LM's and the trainer's lines; one that came and went is the loss scaler's."""
+    line = "iteration {}/ 1000 | elapsed time per iteration (ms): 900.0 | lm loss: {} | grad norm: {} |"
+    for words in ("nan", "NaN", "inf", "-inf"):
+        lines = [line.format(n, words if n > 6 else "2.1", "1.0") for n in range(1, 11)]
+        off = watched(planned(), list(logged_steps(lines))).off
+        assert off[0].cause == "loss or gradient norm is NaN or infinite from step 7 on"
+    gone = [line.format(n, "2.1", "inf" if n == 6 else "1.0") for n in range(1, 11)]
+    assert not any("NaN" in off.cause for off in watched(planned(), list(logged_steps(gone))).off)
+
+
+def test_a_run_that_has_become_slower_says_since_when() -> None:
+    """Thirty steps as planned, ten of twice as long; three slow ones are not for good."""
+    step_s = planned().estimate.step_time_s
+    late = steady(30) + steady(10, first=31, at_s=30 * step_s, slower=2.0)
+    (off,) = watched(planned(), late).off
+    assert "since step 31," in off.cause
+    assert watched(planned(), late[:33]).off == ()
+
+
 def test_steps_on_another_device_are_not_held_against_the_plan() -> None:
     """`plan run` says of each line where it was not on what its plan is for; no node is slow then."""
     lines = [f'{{"step": {n}, "step_time_s": 1e5, "compared": false}}' for n in (1, 2, 3)]
