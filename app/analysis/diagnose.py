@@ -24,7 +24,7 @@ class DiagnoseQuestion:
 
 
 def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis | SideEvidence, int]:
-    """The diagnosis, and the exit code: 4 where one finding costs more than the limit.
+    """The diagnosis, and the exit code: 4 where the job stands, or one finding costs more than the limit.
 
     Without a trace it is what the other records explain: who hangs, who is slow, what memory lacks.
     """
@@ -36,8 +36,9 @@ def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis | 
         diagnosis: Diagnosis | SideEvidence = explained(files, prediction=prediction)
     else:
         diagnosis = diagnosed(_files(question.files), flags, question.step)
+    stands = any(finding.cause == "hang" for finding in diagnosis.findings)
     behind = limit is not None and diagnosis.lost_share > limit
-    return diagnosis, FAILED_AUDIT if behind else ANSWERED
+    return diagnosis, FAILED_AUDIT if stands or behind else ANSWERED
 
 
 def _files(files: Sequence[Path]) -> list[Path]:

@@ -32,7 +32,7 @@ def command(
         str | None,
         typer.Option(
             "--fail-above",
-            help="Leave with exit code 4 if one cause costs more of a step (15%).",
+            help="Leave with exit code 4 if one cause costs more of a step, such as 15%.",
             metavar="SHARE",
         ),
     ] = None,
@@ -44,7 +44,8 @@ def command(
 
     Nothing is executed. Parts of a step exclude each other and sum to it. With traces of several ranks
     waiting is told from transfer, and the rank that is waited for is named. With a script or a plan each
-    part stands beside what it should take. Exit code 4: a cause costs more than --fail-above.
+    part stands beside what it should take. Exit code 4: the job hangs, or a cause costs more
+    than --fail-above.
     """
     from app.analysis.diagnose import DiagnoseQuestion, diagnosis_of
     from app.reports.answer import check_destination, emit

@@ -94,3 +94,13 @@ def test_the_library_says_the_same(slow_loader: Path) -> None:
     diagnosis = meshplan.diagnose(slow_loader)
     assert diagnosis.findings[0].cause == "loader"
     assert diagnosis.document()["findings"][0]["share"] == pytest.approx(0.4)
+
+
+def test_a_job_that_hangs_fails_without_a_limit(shared_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It makes no step at all: exit code 4, while a healthy run is answered."""
+    recorded = shared_dir / "traces" / "cpu"
+    if not recorded.is_dir():
+        pytest.skip("recorded traces (../shared/data/traces) are not beside this checkout")
+    assert run(["diagnose", str(recorded / "hang4_stuck")]) == 4
+    assert "hang (rank 1)" in capsys.readouterr().out
+    assert run(["diagnose", str(recorded / "gloo4_none")]) == 0
