@@ -199,6 +199,8 @@ def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
         names = [*mixers, *(e.used for e in missing if e is not evidence)]
         words.append(f"not measured: {', '.join(names) or evidence.used}")
         words[-1] += f" on {cluster_of(request).gpu.name}"
+    if request.anchor is not None:
+        words.insert(0, f"{counted(request.anchor.runs, 'run')} of your own ({request.anchor.name})")
     return " · ".join(words)
 
 
