@@ -367,6 +367,8 @@ def test_a_plan_takes_the_level_of_its_anchor(
     parts = [level["level"] * level[part] for part in PARTS]
     assert min(parts) < seconds["mine"] / seconds[""] < max(parts)
     assert seconds[run_file] == seconds["mine"]
+    assert run([*question, level["stack"], "--anchor", "mine"]) == 0
+    assert f"{level['runs']} runs of your own (mine)" in capsys.readouterr().out
     assert run([*question, "torchtitan", "--anchor", "mine"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
