@@ -14,6 +14,7 @@ from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.training import RunResult, Summary, summarise
 from costmodel.evidence.table import evidence_for, unmeasured
+from costmodel.kernels.level import StackLevel
 from costmodel.stack import stack
 from costmodel.training.bands import QUANTILE_80, Doubts, level_deviation
 from costmodel.training.constants import Constant
@@ -127,14 +128,14 @@ def error_table(summaries: Sequence[Summary], by: str) -> Table:
 def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
     """What the anchor changed."""
     before = summarise(anchoring.before)[-1]
-    prior = math.exp(QUANTILE_80 * level_deviation(_usual(anchoring.before))) - 1
     rows = [
         (
             level.stack,
             str(level.runs),
+            f"×{level.factor_of_steps:.3f}",
+            f"±{percent(_prior(anchoring.before, level.stack))} → ±{percent(_half_width(level.deviation))}",
             f"×{level.level:.3f}",
-            f"±{percent(prior)} → ±{percent(math.exp(QUANTILE_80 * level.deviation) - 1)}",
-            level.words(host_s_per_layer(stack(level.stack).timing)) or "–",
+            _taught(level),
         )
         for level in anchoring.anchor.levels
     ]
@@ -145,13 +146,26 @@ def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
     if anchoring.anchors_itself:
         note += ", every run corrected by the others only"
     title = f"Anchor {anchoring.anchor.name}".rstrip()
-    heads = ("stack", "runs", "measured/predicted", "known to, %", "what they say")
+    heads = ("stack", "runs", "factor on them", "known to, %", "common part", "what they say")
     return Table(title=title, columns=heads, rows=tuple(rows), note=note)
 
 
-def _usual(results: Sequence[RunResult]) -> Doubts:
-    """Doubts of the first predicted row, for the prior of its level."""
-    return next((result.doubts for result in results if result.status == "ok"), Doubts())
+def _taught(level: StackLevel) -> str:
+    """What runs say of parts, in words."""
+    words = level.words(host_s_per_layer(stack(level.stack).timing))
+    return words or ("parts not told apart by steps of one kind" if level.covariance else "–")
+
+
+def _prior(results: Sequence[RunResult], stack_name: str) -> float:
+    """Half width of the band of a level that no run of this stack has narrowed."""
+    doubts = [r.doubts for r in results if r.status == "ok" and r.stack == stack_name] or [Doubts()]
+    variance = float(np.mean([level_deviation(each) ** 2 for each in doubts]))
+    return _half_width(math.sqrt(variance))
+
+
+def _half_width(deviation: float) -> float:
+    """What the 80 % band of a logarithm of this deviation reaches above one."""
+    return math.expm1(QUANTILE_80 * deviation)
 
 
 def worst_table(results: Sequence[RunResult], count: int) -> Table:

@@ -14,6 +14,9 @@ how far a step follows them depends on their factors: steps are priced at what w
 Runs that are further off as a whole than publishers' are (another clock, a step counted otherwise) say so of
 their level: its deviation grows by as much.
 
+Steps that all follow their parts alike, as runs of one layout do, cannot tell parts apart: what they show is
+spread by the prior, no part is named, and its doubt stays.
+
 Legend: ``y`` log ratio, ``h`` shares of parts, ``Λ`` prior, ``σ`` shape deviation, ``C`` doubt that remains.
 """
 
@@ -84,7 +87,8 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     ratios = np.array([step.ratio for step in measured])
     noise = np.array([shape_deviation(step.doubts) for step in measured])
     by_part = any(step.part_shares for step in measured)
-    prior = np.array(anchor_prior(measured[0].doubts, by_part=by_part))
+    priors = np.array([anchor_prior(step.doubts, by_part=by_part) for step in measured])
+    prior = np.sqrt((priors**2).mean(axis=0))
     usual = shares.mean(axis=0)
     if by_part:
         expected = math.hypot(float(np.linalg.norm(usual * prior)), float(np.linalg.norm(noise)) / len(noise))
@@ -92,17 +96,22 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     scaled = shares * prior / noise[:, None]
     inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
     remaining = prior[:, None] * inverse * prior
-    means = np.exp(remaining @ (shares.T @ (ratios / noise**2)))
+    logs = remaining @ (shares.T @ (ratios / noise**2))
+    means = np.exp(logs)
     return StackLevel(
         stack=stack,
         level=float(means[0]),
         deviation=math.sqrt(float(usual @ remaining @ usual)),
         runs=len(measured),
-        covariance=tuple(tuple(row) for row in remaining.tolist()) if by_part else (),
+        covariance=tuple(tuple(row) for row in ((remaining + remaining.T) / 2).tolist()) if by_part else (),
+        unlike=len(np.unique(shares.round(DIGITS), axis=0)) if by_part else 0,
+        steps_factor=math.exp(float(usual @ logs)) if by_part else None,
         **dict(zip(PARTS, means[1:].tolist(), strict=True)),
     )
 
 
+DIGITS = 6
+"""Decimals of a share below which two steps follow a part alike."""
 FAR = 2.0
 """Deviations within which the mean of own runs lies, 19 times of 20, if they are as publishers' are."""
 PASSES = 3

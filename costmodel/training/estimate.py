@@ -335,12 +335,14 @@ def _provenance(case: Case, extrapolated_share: float) -> tuple[str, ...]:
         "step constants: costmodel/data/constants.toml",
     ]
     if (anchor := case.stack.measured) is not None:
-        lines.append(
-            f"times ×{anchor.level:.3f}, the level of {_steps(anchor.runs)} of your own ({anchor.name})"
-        )
-        if anchor.covariance:
+        steps = f"{_steps(anchor.runs)} of your own ({anchor.name})"
+        if not anchor.covariance:
+            lines.append(f"times ×{anchor.level:.3f}, the level of {steps}")
+        else:
             timing = case.stack.timing
-            lines.append(f"these steps say: {anchor.words(host_s_per_layer(timing))}")
+            lines.append(f"×{anchor.factor_of_steps:.3f} on {steps}, common part ×{anchor.level:.3f}")
+            taught = anchor.words(host_s_per_layer(timing)) or "nothing that tells parts apart"
+            lines.append(f"these steps say: {taught}")
     used = [m for m in case.cal.measurements if m.gpu == case.cluster.gpu.name]
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))

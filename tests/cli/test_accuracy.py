@@ -305,6 +305,12 @@ def test_an_anchor_corrects_the_level_and_says_what_changed(capsys, tmp_path, ro
         for after, before in zip(answer["rows"], plain, strict=True)
     ]
     assert 1.1**0.5 < sum(moved) / len(moved) < 1.1
+    assert 1.1**0.5 < level["steps_factor"] < 1.1
+    assert run(["accuracy", "--anchor", str(tmp_path / "mine.csv")]) == 0
+    heads, line = capsys.readouterr().out.split("\nAnchor ")[1].splitlines()[1:3]
+    assert "factor on them" in heads
+    assert heads.index("factor on them") < heads.index("common part")
+    assert line.index(f"×{level['steps_factor']:.3f}") < line.index(f"×{level['level']:.3f}")
     assert (level["stack"], level["runs"]) == ("megatron-lm-2021", len(rows))
     assert answer["summary_without_anchor"]["median_error"] == pytest.approx(1 - 1 / 1.1)
     assert answer["summary"][-1]["median_error"] < 0.5 * answer["summary_without_anchor"]["median_error"]

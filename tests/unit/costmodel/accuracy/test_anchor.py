@@ -37,6 +37,7 @@ from costmodel.training.bands import (
     time_deviation,
 )
 from costmodel.training.score import evaluate, part_shares
+from topology.base.errors import InputError
 from topology.builders import default_cluster
 
 CROSS_VALIDATION = Path(__file__).parents[4] / "docs" / "data" / "cross_validation.csv"
@@ -254,11 +255,63 @@ def test_a_part_that_no_step_shows_stays_in_doubt() -> None:
     """Steps of products alone say nothing of the host, and a step that the host sets is as unsure as before."""
     products_alone, host_alone = (1.0, 0.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0, 0.0)
     level = stack_level("torchtitan", [MeasuredStep(0.2, Doubts(), products_alone)] * 100)
+    assert level.words(4e-4) == ""
+    less = (0.5, 0.0, 0.0, 0.0, 0.0)
+    level = stack_level(
+        "torchtitan", [MeasuredStep(0.2, Doubts(), each) for each in (products_alone, less)] * 50
+    )
     assert level.host == 1.0
     prior = dict(zip(("level", *PARTS), anchor_prior(Doubts(), by_part=True), strict=True))
     assert level.deviation_of(products_alone) < 0.02
     assert level.deviation_of(host_alone) == pytest.approx(prior["host"], rel=0.2)
     assert level.words(4e-4) == f"matrix products ×{level.level * level.products:.2f}"
+
+
+def test_the_factor_on_measured_steps_is_theirs_within_the_shrinkage() -> None:
+    """The common part is another quantity: steps a quarter too fast by their parts say so of themselves."""
+    shares = [(0.6, 0.1, 0.1, 0.0, 0.2), (0.3, 0.2, 0.1, 0.0, 0.4)]
+    for count in (1, 200):
+        steps = [MeasuredStep(0.25, Doubts(), each) for each in shares] * count
+        level = stack_level("torchtitan", steps)
+        mean = np.mean([math.log(level.factor_of(each)) for each in shares])
+        assert math.log(level.factor_of_steps) == pytest.approx(mean)
+        assert 0.5 * 0.25 < math.log(level.factor_of_steps) < 0.25
+        assert level.level < level.factor_of_steps
+    assert level.factor_of_steps == pytest.approx(math.exp(0.25), rel=0.01)
+
+
+def test_the_order_of_rows_says_nothing() -> None:
+    """Runs that are unlike sure give the same level whichever comes first."""
+    doubts = (Doubts(), Doubts(untabled_gpu=True, experts=True, host_bound=0.5))
+    shares = ((0.6, 0.1, 0.1, 0.0, 0.2), (0.3, 0.2, 0.1, 0.3, 0.1))
+    steps = [MeasuredStep(0.2, each, follows) for each, follows in zip(doubts, shares, strict=True)]
+    ways = [stack_level("torchtitan", order) for order in (steps, steps[::-1])]
+    for name in ("level", "deviation", "steps_factor", *PARTS):
+        assert getattr(ways[0], name) == pytest.approx(getattr(ways[1], name)), name
+
+
+SIDE = 1 + len(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("covariance", "cause"),
+    [
+        (np.full((SIDE, SIDE), math.nan), "not finite"),
+        (np.diag([math.inf] * SIDE), "not finite"),
+        (np.eye(2), "2 rows"),
+        (-np.eye(SIDE), "eigenvalue is -1"),
+        (np.eye(SIDE) + np.eye(SIDE, k=1) / 10, "transpose by up to 0.1"),
+    ],
+    ids=["nan", "infinite", "small", "negative", "lopsided"],
+)
+def test_what_is_no_covariance_is_refused(covariance: np.ndarray, cause: str) -> None:
+    """A kept anchor that was edited: never certainty, never a traceback in the middle of a plan."""
+    rows = tuple(map(tuple, covariance.tolist()))
+    with pytest.raises(InputError, match=cause):
+        StackLevel(stack="torchtitan", level=1.1, deviation=0.1, runs=2, covariance=rows)
+    ragged = (*rows[:-1], rows[-1][:-1])
+    with pytest.raises(InputError):
+        StackLevel(stack="torchtitan", level=1.1, deviation=0.1, runs=2, covariance=ragged)
 
 
 def errors_by_part_too(count: int) -> tuple[list[float], list[float]]:
