@@ -12,7 +12,8 @@ that were left out, and σ_i that of layouts of one user, both from cross-valida
 (``data/bands.toml``). A part that no step shows keeps its factor of one and all of its doubt. Parts race, so
 how far a step follows them depends on their factors: steps are priced at what was fitted, and fitted anew.
 Runs that are further off as a whole than publishers' are (another clock, a step counted otherwise) say so of
-their level: its deviation grows by as much.
+their level: its deviation grows by as much. Runs that scatter further around what is fitted to them than
+layouts of one publisher do teach less by as much, and a further step is as unsure as they are.
 
 Steps that all follow their parts alike, as runs of one layout do, cannot tell parts apart: what they show is
 spread by the prior, no part is named, and its doubt stays.
@@ -29,6 +30,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from costmodel.accuracy.training import RunResult
 from costmodel.kernels.level import PARTS, StackLevel
@@ -93,10 +95,11 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     if by_part:
         expected = math.hypot(float(np.linalg.norm(usual * prior)), float(np.linalg.norm(noise)) / len(noise))
         prior[0] *= max(1.0, abs(float(ratios.mean())) / (FAR * expected))
-    scaled = shares * prior / noise[:, None]
-    inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
-    remaining = prior[:, None] * inverse * prior
-    logs = remaining @ (shares.T @ (ratios / noise**2))
+    remaining, logs = _posterior(shares, ratios, noise, prior)
+    scatter = _scatter(shares, ratios, noise, prior)
+    if scatter > 1:
+        remaining, logs = _posterior(shares, ratios, scatter * noise, prior)
+        remaining[0, 0] += (scatter**2 - 1) * float((noise**2).mean())  # further steps scatter as these do
     means = np.exp(logs)
     return StackLevel(
         stack=stack,
@@ -110,6 +113,45 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     )
 
 
+def _posterior(
+    shares: npt.NDArray[np.float64],
+    ratios: npt.NDArray[np.float64],
+    noise: npt.NDArray[np.float64],
+    prior: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Covariance and means of the logarithms of a level and of parts, by steps that follow them by `shares`."""
+    scaled = shares * prior / noise[:, None]
+    inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
+    remaining = prior[:, None] * inverse * prior
+    return remaining, remaining @ (shares.T @ (ratios / noise**2))
+
+
+def _scatter(
+    shares: npt.NDArray[np.float64],
+    ratios: npt.NDArray[np.float64],
+    noise: npt.NDArray[np.float64],
+    prior: npt.NDArray[np.float64],
+) -> float:
+    """How many times further own steps lie from what is fitted to them than steps of publishers do.
+
+    By the deviations of the steps as they are expected to lie, level and parts among them: 1 where they lie
+    as expected or nearer. Steps that contradict each other teach little, and the next is as unsure as they are.
+    """
+    remaining, logs = _posterior(shares, ratios, noise, prior)
+    left = (ratios - shares @ logs) / noise
+    taken = float(np.trace(shares @ remaining @ (shares / noise[:, None] ** 2).T))
+    free = len(ratios) - taken
+    if len(ratios) < 2 or free <= 0:
+        return 1.0
+    most = (
+        1 - 2 / (9 * free) + SURE * math.sqrt(2 / (9 * free))
+    ) ** 3  # of chi-squares, by Wilson and Hilferty
+    square = float(left @ left) / free
+    return math.sqrt(square) if square > most else 1.0
+
+
+SURE = 1.645
+"""Deviations that a normal value exceeds once in twenty: what scatters so far is no luck."""
 DIGITS = 6
 """Decimals of a share below which two steps follow a part alike."""
 FAR = 2.0
