@@ -69,10 +69,9 @@ def train(trainer: Trainer, moved: Callable[[], None] = lambda: None) -> RunStat
             collect(step)
             if trainer.behind and not _text_is_there(trainer, step, moved):
                 break
-            with _profiled(trainer, step, walls_s):
+            with _profiled(trainer, step, walls_s), trainer.patience("step"):
                 metrics, stop = _train_step(trainer, step)
                 walls_s.append(metrics.step_time_s)
-            trainer.end_patience()
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
@@ -202,15 +201,16 @@ def _evaluated(trainer: Trainer, step: int) -> bool:
     """Evaluate when it is time; False once any rank has been asked to stop meanwhile."""
     if trainer.held_out is None or not trainer.held_out.due(step, trainer.settings.steps):
         return True
-    evaluation = held_out_loss(
-        trainer.pipeline,
-        trainer.held_out,
-        step=step,
-        global_batch_size=trainer.global_batch_size,
-        sequence_length=trainer.plan.request.job.sequence_length,
-        document_end=trainer.settings.document_end,
-        stop=lambda: trainer.stop_requested,
-    )
+    with trainer.patience("evaluation"):
+        evaluation = held_out_loss(
+            trainer.pipeline,
+            trainer.held_out,
+            step=step,
+            global_batch_size=trainer.global_batch_size,
+            sequence_length=trainer.plan.request.job.sequence_length,
+            document_end=trainer.settings.document_end,
+            stop=lambda: trainer.stop_requested,
+        )
     if evaluation is not None and trainer.reporter is not None:
         trainer.reporter.evaluation(evaluation)
     return evaluation is not None

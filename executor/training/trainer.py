@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -42,13 +43,15 @@ from planner.plan import Plan
 from topology.base.errors import InputError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+Program = Literal["step", "evaluation"]
+"""What is compiled apart: an evaluation keeps no graph."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Trainer:
     """Everything one rank trains with; `behind` says whether any rank has not read the next text yet.
 
-    `patient` are groups whose ranks still wait for each other as at the start (`end_patience`).
+    `uncompiled` are the programs whose first run compiles kernels, `groups` wait for it with patience.
     """
 
     settings: RunSettings
@@ -65,12 +68,22 @@ class Trainer:
     unplaced: tuple[str, ...] = ()
     stop_requested: bool = field(default=False)
     behind: bool = field(default=False)
-    patient: tuple[Any, ...] = ()
+    groups: tuple[Any, ...] = ()
+    uncompiled: set[Program] = field(default_factory=set)
 
-    def end_patience(self) -> None:
-        """From now on a rank that is late by `COLLECTIVE_TIMEOUT` has hung."""
-        groups, self.patient = self.patient, ()
-        bound_groups(COLLECTIVE_TIMEOUT, groups)
+    @contextlib.contextmanager
+    def patience(self, program: Program) -> Iterator[None]:
+        """While a program compiles in its first run ranks wait for each other as at the start.
+
+        Otherwise one that is late by `COLLECTIVE_TIMEOUT` has hung.
+        """
+        if program not in self.uncompiled:
+            yield
+            return
+        bound_groups(PATIENCE, self.groups)
+        yield
+        self.uncompiled.discard(program)
+        bound_groups(COLLECTIVE_TIMEOUT, self.groups)
 
     @property
     def global_batch_size(self) -> int:
@@ -115,8 +128,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     """Build this rank's part of the model, from its newest checkpoint where there is one, and its data.
 
     The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
-    All ranks leave together: from then on one that is late by `COLLECTIVE_TIMEOUT` has hung. Where the first
-    step compiles kernels, each rank its own and some from a cache, that holds after the first step only.
+    All ranks leave together: from then on one that is late by `COLLECTIVE_TIMEOUT` has hung. Where kernels
+    are compiled, each rank its own and some from a cache, the first step and evaluation may take longer.
     """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
     eight_bits = eight_bits_of(job.precision)
@@ -171,7 +184,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         _begin(pipeline, state, seed=settings.seed)
     source, unplaced = batches.read_ahead(pipeline, source, job.global_batch_size, resumed)
     dist.barrier(group=checkpointer.control)  # whose patience outlasts a rank that is slow to get ready
-    trainer = Trainer(
+    bound_groups(COLLECTIVE_TIMEOUT, groups)
+    return Trainer(
         settings=settings,
         plan=plan,
         pipeline=pipeline,
@@ -184,15 +198,13 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         unplaced=unplaced,
         damaged=damaged,
         held_out=held_out(settings, plan),
-        patient=tuple(groups),
+        groups=tuple(groups),
+        uncompiled=set(get_args(Program)) if compiles_at_first(settings, device) else set(),
     )
-    if not compiles_at_first(settings, device):
-        trainer.end_patience()
-    return trainer
 
 
 def compiles_at_first(settings: RunSettings, device: torch.device) -> bool:
-    """Whether a rank's first step compiles kernels: layers, or on a GPU attention under a mask."""
+    """Whether a rank's first step and evaluation compile kernels: layers, or masked attention on a GPU."""
     return settings.compiles or device.type == "cuda"
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.step import step_times
-from planner.audit.audit import calibration_of, estimate_of
+from planner.audit.audit import calibration_of
+from planner.audit.changes import running_of
 from planner.audit.job import audited_job
 from planner.audit.layout import value_of
 from planner.audit.read import read_texts, text_of
@@ -16,7 +17,7 @@ from planner.audit.serving.audit import started_deployment
 from planner.audit.serving.server import Unknown, server_of
 from planner.diagnose.prediction import Prediction
 from planner.diagnose.serving import Predicted
-from planner.plan import from_json
+from planner.plan import from_json, stack_of
 from planner.questions.flags import Flags
 from planner.traces.server_steps import ServerStep
 from topology.base.errors import InputError, shortened
@@ -37,23 +38,28 @@ def prediction_of(paths: Sequence[Path], flags: Flags) -> tuple[Prediction | Non
         plan = from_json(read_text(paths[0]), name)
         precision = plan.request.job.precision
         return Prediction(
-            source=Path(name).name, estimate=plan.estimate, layout=plan.layout, precision=precision
+            source=Path(name).name,
+            estimate=plan.estimate,
+            layout=plan.layout,
+            precision=precision,
+            gradient_overlap=bool(stack_of(plan.request).timing.gradient_overlap),
         ), ()
     reading = read_texts({str(path): text_of(str(path))[0] for path in paths}, {})
     if reading.family.serves:
         cause = "the traces have no step of a server: no annotation of vLLM, SGLang or ATOM"
         raise InputError(f"{name} starts a server", cause, "leave it out, or record the server")
     job = audited_job(reading, flags)
-    estimate = estimate_of(reading, job, calibration_of(reading, flags))
-    if estimate is None or job.layout is None:
+    now = running_of(reading, job, calibration_of(reading, flags))
+    if now is None or job.layout is None:
         return None, tuple(f"not predicted: {each}" for each in job.missing[:3])
     stated = flags.precision or value_of(reading, None, "job.precision").value
     formats = [precision for precision in TRAINING if precision == stated]
     return Prediction(
         source=Path(name).name,
-        estimate=estimate,
+        estimate=now.estimate,
         layout=job.layout,
         precision=formats[0] if formats else None,
+        gradient_overlap=bool(now.stack.timing.gradient_overlap),
     ), ()
 
 

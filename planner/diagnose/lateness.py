@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.diagnose.budget import RankTimeline
+from planner.diagnose.budget import RankTimeline, sets_of
+from planner.diagnose.classes import phase
 from planner.diagnose.collectives import Call, Meeting
-from planner.diagnose.intervals import union, without
+from planner.diagnose.intervals import EMPTY, union, without
 from planner.diagnose.layout import InferredLayout
 
 
@@ -44,13 +45,16 @@ def lateness_of(
 
     Stages of a pipeline do different work: their ranks are compared in the groups of other axes alone. What
     a rank does after a step's last collective keeps the others waiting in the next, which may be unrecorded:
-    the end of a step counts as a collective does.
+    ranks whose last one is the same are compared from its end to the end of the step.
     """
     busy = {rank: _Work(line, calls[rank]) for rank, line in timelines.items()}
     steps = min((len(line.trace.windows) for line in timelines.values()), default=0)
     late: dict[int, list[float]] = defaultdict(lambda: [0.0] * steps)
     longest: dict[int, tuple[float, tuple[float, float]]] = {}
+    last: dict[int, dict[int, Meeting]] = {rank: {} for rank in timelines}  # by rank and step
     for meeting in sorted(meetings, key=lambda each: each.last_s):
+        for call in meeting.calls:
+            last[call.rank][busy[call.rank].step(call.start_s)] = meeting
         group = tuple(sorted(meeting.calls[0].group))
         latest = meeting.latest
         if layout.degrees.get("pp", 1) > 1 and group not in layout.axis_of:
@@ -65,14 +69,20 @@ def lateness_of(
         late[latest][step] = max(late[latest][step], excess)
         if excess > longest.get(latest, (0.0, (0.0, 0.0)))[0]:
             longest[latest] = excess, (begun[latest], arrival)
-    for place in range(steps if layout.degrees.get("pp", 1) == 1 and len(busy) > 1 else 0):
-        windows = {rank: line.trace.windows[place] for rank, line in timelines.items()}
-        work = {rank: busy[rank].seconds(each.start_s, each.end_s) for rank, each in windows.items()}
-        latest = max(work, key=lambda rank: work[rank])
-        excess = work[latest] - float(np.median([work[rank] for rank in work if rank != latest]))
-        late[latest][place] = max(late[latest][place], excess)
-        if excess > longest.get(latest, (0.0, (0.0, 0.0)))[0]:
-            longest[latest] = excess, (windows[latest].start_s, windows[latest].end_s)
+    for place in range(steps if layout.degrees.get("pp", 1) == 1 else 0):
+        for meeting in {id(of[place]): of[place] for of in last.values() if place in of}.values():
+            rests = {
+                call.rank: (call.end_s, timelines[call.rank].trace.windows[place].end_s)
+                for call in meeting.calls
+                if last[call.rank].get(place) is meeting
+            }
+            work = {rank: busy[rank].seconds(*rest) for rank, rest in rests.items()}
+            latest = max(work, key=lambda rank: work[rank])
+            others = [work[rank] for rank in work if rank != latest]
+            excess = work[latest] - float(np.median(others)) if others else 0.0
+            late[latest][place] = max(late[latest][place], excess)
+            if excess > longest.get(latest, (0.0, (0.0, 0.0)))[0]:
+                longest[latest] = excess, rests[latest]
     result = [
         Lateness(rank=rank, seconds=tuple(seconds), stretch=longest[rank][1])
         for rank, seconds in late.items()
@@ -82,11 +92,16 @@ def lateness_of(
 
 
 class _Work:
-    """Time of one rank that is not spent in collectives which nothing hides."""
+    """Time of one rank that is not spent in collectives which nothing hides, nor in a host's wait for them.
+
+    A pause is the rank's own: no collective has it wait.
+    """
 
     def __init__(self, line: RankTimeline, calls: Sequence[Call]) -> None:
         rows = np.array([(call.start_s, call.end_s) for call in calls]).reshape(-1, 2)
-        self._in_calls = without(union(rows), line.compute)
+        events = line.trace.events
+        waits = EMPTY if line.trace.gpu else sets_of(events, phase(events, "waiting"))
+        self._in_calls = without(union(rows, waits), line.compute)
         self._until = np.concatenate(([0.0], np.cumsum(self._in_calls[:, 1] - self._in_calls[:, 0])))
         self._starts = np.array([window.start_s for window in line.trace.windows])
 

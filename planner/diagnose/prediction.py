@@ -46,6 +46,8 @@ class Prediction:
     layout: ParallelLayout
     precision: TrainingPrecision | None = None
     """What products are told to multiply in; None where nothing says."""
+    gradient_overlap: bool = False
+    """Whether the job's profile reduces gradients under the backward pass; False where nothing says."""
 
     @property
     def parts(self) -> dict[str, float]:
@@ -132,7 +134,7 @@ def findings_beside(job: RecordedJob, prediction: Prediction) -> tuple[Seen, ...
                 scaled(job, launched_once_more, 0.0),
             )
         )
-    if layout.dp > 1 and not any(trace.gpu for trace in job.traces):
+    if prediction.gradient_overlap and layout.dp > 1 and not any(trace.gpu for trace in job.traces):
         result += unhidden_gradients(job)
     if prediction.precision is not None:
         result += wide_beside(job, prediction.precision, prediction.source)

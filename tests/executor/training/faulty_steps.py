@@ -38,8 +38,8 @@ WIDE = 64
 """Sequences where products are most of a step."""
 AFTER_BACKWARD = ("overlap off", "small buckets")
 """Kinds in which gradients are summed when all are there."""
-PLANNED = ("recompute", "float32", "overlap off")
-"""Kinds that only the plan of the job shows to be faults."""
+PLANNED = ("none", "recompute", "float32", "overlap off")
+"""Kinds that stand beside the plan of the job: faults that it alone shows, and steps as it has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A first step that compiles kernels is waited for with patience; from the second on a late rank has hung."""
+"""A first step and a first evaluation that compile kernels are waited for; later on a late rank has hung."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,34 +18,42 @@ torch = pytest.importorskip("torch")
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import run_ranks
 from executor.launch.supervise import with_plan, write_run
-from executor.training import loop, trainer
-from executor.training.settings import RunSettings, RunStatus
+from executor.training import evaluation, loop, trainer
+from executor.training.settings import EVALUATIONS_FILE, RunSettings, RunStatus
 from planner.plan import Plan
 
-BOUND_S, LATE_S = 2.0, 5.0
+BOUND_S, LATE_S = 2.0, 4.0
 SETTINGS = RunSettings(folder="", plan_file="", steps=2, device="cpu", precision="fp32")
 
 
 def _train_compiling(rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
-    """Rank 1 compiles in its first step for longer than a collective may take."""
+    """Rank 1 compiles in its first step, and in its first evaluation, for longer than a collective may take."""
     trainer.COLLECTIVE_TIMEOUT = timedelta(seconds=BOUND_S)
     trainer.compiles_at_first = lambda *_: True
-    run_step, steps = loop.run_step, []
 
-    def compiling(*arguments: Any) -> torch.Tensor:
-        time.sleep(LATE_S if rank == 1 and not steps else 0.0)
-        steps.append(rank)
-        return run_step(*arguments)
+    def compiling(program: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        runs = count()
 
-    loop.run_step = compiling
+        def run(*arguments: Any) -> torch.Tensor:
+            time.sleep(LATE_S if next(runs) == 0 and rank == 1 else 0.0)
+            return program(*arguments)
+
+        return run
+
+    loop.run_step = compiling(loop.run_step)
+    evaluation.run_forward = compiling(evaluation.run_forward)
     return loop.train(trainer.prepare(settings, plan, torch.device("cpu")))
 
 
 def test_a_rank_that_compiles_for_longer_is_waited_for(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
-    """Longer than the bound of a hang."""
-    settings, plan = with_plan(SETTINGS, tmp_path), plan_of(ParallelLayout(dp=2, zero_stage=1))
+    """Longer than the bound of a hang, in a step and in an evaluation."""
+    plan = plan_of(ParallelLayout(dp=2, zero_stage=1))
+    np.save(tmp_path / "held-out.npy", np.arange(129) % plan.request.model.vocab_size)
+    evaluated = replace(SETTINGS, eval_data=str(tmp_path / "held-out.npy"), eval_interval=2, eval_batches=1)
+    settings = with_plan(evaluated, tmp_path)
     write_run(settings, plan)
     assert {status.state for status in run_ranks(_train_compiling, 2, settings, plan)} == {"finished"}
+    assert (tmp_path / EVALUATIONS_FILE).read_text()
 
 
 def test_which_first_steps_compile() -> None:
@@ -53,12 +63,13 @@ def test_which_first_steps_compile() -> None:
     assert trainer.compiles_at_first(replace(SETTINGS, compiles=True), devices[0])
 
 
-def test_patience_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups get the bound of a hang, and are not told of it after every step."""
-    bounds: list[tuple[timedelta, tuple[str, ...]]] = []
-    monkeypatch.setattr(trainer, "bound_groups", lambda bound, groups: bounds.append((bound, groups)))
+def test_each_program_has_patience_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a first step and a first evaluation, and after both, the bound of a hang holds."""
+    bounds: list[timedelta] = []
+    monkeypatch.setattr(trainer, "bound_groups", lambda bound, _: bounds.append(bound))
     ready = object.__new__(trainer.Trainer)
-    ready.patient = ("pp", "tp")
-    ready.end_patience()
-    ready.end_patience()
-    assert bounds == [(trainer.COLLECTIVE_TIMEOUT, ("pp", "tp")), (trainer.COLLECTIVE_TIMEOUT, ())]
+    ready.groups, ready.uncompiled = ("pp", "tp"), {"step", "evaluation"}
+    for program in ("step", "step", "evaluation", "step", "evaluation"):
+        with ready.patience(program):
+            pass
+    assert bounds == [trainer.PATIENCE, trainer.COLLECTIVE_TIMEOUT] * 2

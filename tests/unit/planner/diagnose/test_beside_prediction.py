@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import meshplan
 from planner.diagnose.diagnosis import Diagnosis, diagnosed
+from planner.diagnose.job_files import prediction_of
 from planner.plan import to_json
 from planner.questions.flags import Flags
 from tests.unit.planner.diagnose.simulated import simulate, write_ranks
@@ -122,3 +124,50 @@ def test_a_plan_file_predicts_too(tmp_path: Path) -> None:
     diagnosis = diagnosed([*write_ranks(job, tmp_path), path], Flags())
     assert diagnosis.prediction is not None
     assert diagnosis.prediction.source == "plan.json"
+
+
+SUMMED = {
+    "pg_config": [{"pg_name": "1", "pg_desc": "dp", "ranks": [0, 1], "pg_size": 2}],
+    "backend": "gloo",
+}
+
+
+def host_rank(folder: Path, rank: int, *, beside_backward: bool) -> Path:
+    """A step of a host: a backward of two nodes, and a sum of gradients beside the second or after it."""
+    begins = 20e3 if beside_backward else 60e3
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    return write(
+        folder / f"rank{rank}.json",
+        host("ProfilerStep#1", 0.0, 100e3),
+        host(node, 0.0, 20e3, category="cpu_op"),
+        host(node, 30e3, 60e3, category="cpu_op"),
+        host("gloo:all_reduce", begins, begins + 38e3, thread=200),
+        rank=rank,
+        world=2,
+        info=SUMMED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("overlap", "beside_backward", "expected"),
+    [("on", False, ["overlap off"]), ("off", False, []), ("on", True, [])],
+)
+def test_a_host_hides_gradients_where_its_plan_does(
+    tmp_path: Path, overlap: str, beside_backward: bool, expected: list[str]
+) -> None:
+    """A job that does as its profile is set is accused of nothing."""
+    plan = meshplan.estimate("llama-3.2-1b", gpus=2, seq="1k", batch=4, layout={"dp": 2})
+    plan = replace(plan, request=replace(plan.request, switches={"gradient_overlap": overlap}))
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(plan))
+    traces = [host_rank(tmp_path, rank, beside_backward=beside_backward) for rank in range(2)]
+    assert [each.cause for each in diagnosed([*traces, path], Flags()).findings] == expected
+
+
+@pytest.mark.parametrize(("more", "expected"), [("--overlap-grad-reduce", True), ("", False)])
+def test_a_script_says_whether_gradients_are_hidden(tmp_path: Path, more: str, expected: bool) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT.format(gpus=8, tp=1, more=more))
+    prediction, _ = prediction_of([script], Flags(gpu="h100-sxm"))
+    assert prediction is not None
+    assert prediction.gradient_overlap is expected
