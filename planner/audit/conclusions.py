@@ -281,6 +281,8 @@ def _batch_of_arguments(facts: JobFacts, family: Family) -> None:
         facts.put("layout.microbatch_size", BATCH_OF_ARGUMENTS, "default", why)
 
 
+BATCH_BY_CLASS = ("HF Trainer", "Unsloth")
+"""Families whose batch without a word is that of the class of arguments, which files may not show."""
 BATCH_OF_ARGUMENTS = 8
 """per_device_train_batch_size (transformers/training_args.py)."""
 BATCH_OF_UNSLOTH = (4, 2)

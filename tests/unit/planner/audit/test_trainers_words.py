@@ -10,6 +10,7 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, audited
+from planner.audit.job import audited_job
 from planner.audit.published import PUBLISHED
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
@@ -123,9 +124,7 @@ def test_arguments_of_the_trainer_have_their_own_batch() -> None:
     assert facts.count("job.global_batch_size") == 128
 
 
-OF_LLAMA = (
-    "--model_name_or_path meta-llama/Llama-3.1-8B --gradient_accumulation_steps 4 --gradient_checkpointing"
-)
+OF_LLAMA = "--model_name_or_path meta-llama/Llama-3.1-8B --gradient_checkpointing --max_length 2048 --bf16"
 
 
 @pytest.mark.parametrize(
@@ -136,13 +135,16 @@ OF_LLAMA = (
         ("examples/pytorch/language-modeling/run_clm.py", 8),
         ("run_clm_no_trainer.py", None),
         ("trl/scripts/dpo.py", 8),
-        ("mine/dpo.py", None),
+        ("mine/sft.py", None),
     ],
 )
 def test_a_batch_is_the_trainers_only_where_its_arguments_show(program: str, batch: int | None) -> None:
     """A launcher's words, and those that any program may take, tell nothing of `TrainingArguments`."""
     text = f"accelerate launch --num_processes 8 {program} {OF_LLAMA}"
-    assert read_texts({"run.sh": text}).facts.count("layout.microbatch_size") == batch
+    reading = read_texts({"run.sh": text})
+    assert reading.facts.count("layout.microbatch_size") == batch
+    gaps = {gap.field for gap in audited_job(reading, Flags(gpu="h100-sxm")).unsettled}
+    assert ("layout.microbatch_size" in gaps) == (batch is None)
 
 
 UNSLOTH = """from unsloth import FastLanguageModel
