@@ -36,6 +36,8 @@ def is_makefile(text: str, name: str = "") -> bool:
 
     >>> is_makefile("run: data\n\ttorchrun train.py\n"), is_makefile("run:\n  torchrun train.py\n")
     (True, False)
+    >>> is_makefile("run: data \\\n  sizes\n\ttorchrun train.py\n")
+    True
     >>> is_makefile("cat <<E\nUsage:\n\trun.sh\nE\ntorchrun a.py\n"), is_makefile("TP = 8\n", "Makefile")
     (False, True)
     """
@@ -44,9 +46,9 @@ def is_makefile(text: str, name: str = "") -> bool:
     first = text.partition("\n")[0]
     if first.startswith("#!"):
         return re.search(r"\bmake\b", first) is not None
-    if "<<" in text or _RECIPE.search(text) is None:
-        return False
     read = _DEFINED.sub("", text.replace("\\\n", " "))
+    if "<<" in text or _RECIPE.search(read) is None:
+        return False
     return all(_OF_MAKE.match(line) for line in read.split("\n"))
 
 
