@@ -262,16 +262,36 @@ def _lengths(facts: JobFacts, _: Family) -> None:
 
 
 def _batch_of_arguments(facts: JobFacts, family: Family) -> None:
-    """Samples of a device that `TrainingArguments` has without a word, where files state its other fields."""
-    shown = {"said.accumulation", "said.recompute_full"} & facts.by_field.keys()
-    if family.name in _OF_ARGUMENTS and (shown or family.name == "LLaMA-Factory"):
+    """Samples of a device where no word states them, of the class that holds a trainer's arguments.
+
+    Unsloth makes a class of its own of each that TRL has. Where nothing shows the class, it stays unknown:
+    a program that only `accelerate` starts may have arguments and defaults of its own.
+    """
+    shown = str(facts.value("said.arguments") or "")
+    if family.name == "Unsloth" and shown in _MADE_BY_UNSLOTH:
+        size, steps = BATCH_OF_UNSLOTH
+        why = f"the {shown} that Unsloth makes of TRL's has it where nothing is said"
+        facts.put("layout.microbatch_size", size, "default", why)
+        facts.put("said.accumulation", steps, "default", why)
+    elif family.name == "LLaMA-Factory" or (
+        (family.name == "HF Trainer" and (shown or "said.only_of_trainer" in facts.by_field))
+        or (family.name == "Unsloth" and shown in CLASSES_OF_TRAINER)
+    ):
         why = "TrainingArguments of transformers has it where nothing is said"
         facts.put("layout.microbatch_size", BATCH_OF_ARGUMENTS, "default", why)
 
 
-_OF_ARGUMENTS = ("HF Trainer", "LLaMA-Factory", "Unsloth")
+BATCH_BY_CLASS = ("HF Trainer", "Unsloth")
+"""Families whose batch without a word is that of the class of arguments, which files may not show."""
 BATCH_OF_ARGUMENTS = 8
 """per_device_train_batch_size (transformers/training_args.py)."""
+BATCH_OF_UNSLOTH = (4, 2)
+"""per_device_train_batch_size and gradient_accumulation_steps of its classes (unsloth/models/rl.py)."""
+CLASSES_OF_TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
+_MADE_BY_UNSLOTH = ("SFTConfig", "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "RewardConfig")
+"""Of TRL's; not those whose batch Unsloth rounds to the answers of a prompt."""
+CLASSES_OF_ARGUMENTS = (*_MADE_BY_UNSLOTH, "GRPOConfig", "RLOOConfig", "GKDConfig", *CLASSES_OF_TRAINER)
+"""Classes with `BATCH_OF_ARGUMENTS` where Unsloth makes no other: TRL's extend the Trainer's."""
 
 _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _overrides,

@@ -156,6 +156,7 @@ def fields_recognised(settings: Iterable[Setting], family: Family) -> int:
         "said.machines",
         "said.gpu",
         "said.ignored",
+        "said.only_of_trainer",
         None,
     )
     return len(fields.difference(machines))

@@ -248,10 +248,19 @@ def _trainer_of(command: Started) -> Iterator[Setting]:
         method = next((part for part in re.split(r"[_.-]", stem.lower()) if part in _OF_PREFERENCES), "")
         if method:
             yield Setting(name="started.method", value=method, line=command.line)
+        of_trl = name == "trl" or word.endswith((f"trl/scripts/{name}", f"trl/examples/scripts/{name}"))
+        if of_trl and (stem == "sft" or method):
+            yield Setting(
+                name="started.arguments", value=f"{(method or stem).upper()}Config", line=command.line
+            )
+        elif name in _OF_TRANSFORMERS:
+            yield Setting(name="started.arguments", value="TrainingArguments", line=command.line)
+        if method or of_trl:
             return
-        if (name == "trl" and after == "sft") or word.endswith("trl/scripts/sft.py"):
-            yield Setting(name="started.arguments", value="SFTConfig", line=command.line)
-            return
+
+
+_OF_TRANSFORMERS = ("run_clm.py", "run_mlm.py", "run_plm.py", "run_fim.py")
+"""Programs that read `TrainingArguments` (transformers, examples/pytorch/language-modeling)."""
 
 
 def _recipe_of_litgpt(command: Started) -> Iterator[Setting]:

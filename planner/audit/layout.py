@@ -12,6 +12,7 @@ from typing import Any
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, ParallelLayout
 from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import usual_schedule
+from planner.audit.conclusions import BATCH_BY_CLASS
 from planner.audit.contract_reading import contract_of, file_spellings, has_untold_words, is_whole
 from planner.audit.read import Reading
 from planner.audit.unsettled import Unsettled, leanest_value
@@ -101,7 +102,7 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
     values = {
         name: value_of(reading, parsed, f"layout.{name}") for name in (*_NAMES, "cp_kind", "axis_order")
     }
-    plain = ParallelLayout()
+    plain, family = ParallelLayout(), reading.family.name
     parts: dict[str, Any] = {
         name: _typed(name, value.value)
         for name, value in values.items()
@@ -132,9 +133,9 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
             field=f"layout.{name}",
             taken=getattr(layout, name),
             leanest=leanest_value(f"layout.{name}", layout, _stack_of(request)),
-            why=f"{_WHAT[name]} is not stated, and what {reading.family.name} has then is not known",
+            why=f"{_WHAT[name]} is not stated, and what {family} has then is not known",
         )
-        for name in _OF_MEMORY
+        for name in (*_OF_MEMORY, *(("microbatch_size",) if family in BATCH_BY_CLASS else ()))
         if not values[name].settled and _matters(name, layout, request)
     )
     return StatedLayout(layout=layout, assumed=tuple(assumed), unsettled=unsettled)
@@ -143,6 +144,7 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
 _WHAT = {
     "zero_stage": "what replicas share of their state",
     "recompute": "what is recomputed",
+    "microbatch_size": "how many samples a device takes",
     "sequence_parallel": "whether sequences are split with tensors",
     "expert_tp": "how many tensor ranks share an expert",
 }

@@ -196,8 +196,11 @@ def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> No
     _copy_of_node(facts, world, dp)
 
 
-_HYBRID = ("hybrid", "hybrid_shard", "hsdp", "4")
-"""Strategies of FSDP whose group is a node's where no other is told (torch/distributed/fsdp/api.py)."""
+_HYBRID = ("hybrid", "hybrid_shard", "hsdp", "4", "_hybrid_shard_zero2", "hybrid_shard_zero2", "5")
+"""Strategies of FSDP whose group is a node's where no other is told, by name and number.
+
+torch/distributed/fsdp/api.py (ShardingStrategy); accelerate/utils/constants.py (FSDP_SHARDING_STRATEGY)
+"""
 _SHARDING = ("said.sharding", "said.fsdp", "said.data_parallel")
 
 

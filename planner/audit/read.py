@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from costmodel.kernels.precisions import config_words
-from planner.audit.conclusions import conclude
+from planner.audit.conclusions import CLASSES_OF_ARGUMENTS, conclude
 from planner.audit.environment import set_variables
 from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
 from planner.audit.launch import (
@@ -424,10 +424,11 @@ def _of_configuration(
 
 
 def _add_class_of_arguments(facts: JobFacts, settings: Iterable[Setting]) -> None:
-    """The class of a trainer's arguments, where its defaults are not those of the Trainer's."""
+    """The class of a trainer's arguments, which decides what holds where they say nothing."""
     classes = {setting.value for setting in settings if setting.path[-1] == "__class__"}
-    if "SFTConfig" in classes:
-        facts.put("said.arguments", "SFTConfig", "derived", "the class of its arguments")
+    shown = next((name for name in CLASSES_OF_ARGUMENTS if name in classes), None)
+    if shown is not None:
+        facts.put("said.arguments", shown, "derived", "the class of its arguments")
 
 
 _APART = ("parallelism", "model_artifacts")
@@ -544,7 +545,7 @@ def _of_script(
 ) -> Reading:
     """A script, or a page with commands (the first at or after a line)."""
     others = {name: other for name, other in beside.items() if other is not text}
-    text = script_of_makefile(text) if kind == "shell" and is_makefile(text) else text
+    text = script_of_makefile(text) if kind == "shell" and is_makefile(text, path) else text
     launch, script = (
         launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
     )

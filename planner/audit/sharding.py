@@ -20,6 +20,7 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "shard_grad_op": 2,
     "optim_grads": 2,
     "_hybrid_shard_zero2": 2,
+    "hybrid_shard_zero2": 2,
     "fsdp": 3,
     "hsdp": 3,
     "ddp": 0,
@@ -28,6 +29,7 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "no_shard": 0,
     "3": 0,
     "4": 3,
+    "5": 2,
 }
 _STAGE_OF_KIND: Mapping[str, int] = {"fsdp": 3, "hsdp": 3, "ddp": 0}
 """Kinds of data parallelism of OLMo-core."""

@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from planner.formats.logs import is_like_log, is_log, is_named_log
+from planner.formats.makefile import is_named_makefile
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
 _SHELL = re.compile(
@@ -30,6 +31,8 @@ def kind_of(text: str, name: str) -> Kind:
     configured = suffix in ("json", "toml", "yaml", "yml", "py", "sh", "sbatch", "slurm", "md")
     if not configured and not script and is_like_log(text):
         return "log"
+    if is_named_makefile(name):
+        return "shell"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"
     if script or suffix in ("sh", "sbatch", "slurm", "bash", "env"):

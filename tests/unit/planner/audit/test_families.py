@@ -30,6 +30,8 @@ EXPECTED: dict[str, tuple[str, str, int, str, int, int, str]] = {
         "",
     ),
     "Makefile": ("Megatron-LM", "unnamed", 32, "tp 8 · pp 2 · dp 2 · ZeRO-1", 256, 4096, ""),
+    "sizes.mk": ("Megatron-LM", "unnamed", 32, "tp 8 · pp 2 · dp 2 · ZeRO-1", 256, 4096, ""),
+    "usage.sh": ("Megatron-LM", "unnamed", 32, "tp 8 · pp 2 · dp 2 · ZeRO-1", 256, 4096, ""),
     "hetjob.sbatch": ("Megatron-LM", "unnamed", 128, "tp 8 · pp 4 · dp 4 · ZeRO-1", 512, 8192, ""),
     "lightning.py": (
         "Lightning",

@@ -10,6 +10,7 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, audited
+from planner.audit.job import audited_job
 from planner.audit.published import PUBLISHED
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
@@ -101,13 +102,18 @@ def test_gpt_neox_is_not_megatron_lm() -> None:
     assert facts.value("layout.zero_stage") == 1
 
 
-def test_a_hybrid_strategy_keeps_a_copy_on_each_node() -> None:
-    """FSDP's HYBRID_SHARD shares a copy among the ranks of a node (torch/distributed/fsdp/api.py)."""
+@pytest.mark.parametrize(
+    ("strategy", "stage"),
+    [("HYBRID_SHARD", 3), ("4", 3), ("HYBRID_SHARD_ZERO2", 2), ("_HYBRID_SHARD_ZERO2", 2), ("5", 2)],
+)
+def test_a_hybrid_strategy_keeps_a_copy_on_each_node(strategy: str, stage: int) -> None:
+    """Hybrid strategies share a copy among the ranks of a node: torch/distributed/fsdp/api.py, by accelerate's numbers."""
     text = (
-        "accelerate launch --num_machines 4 --num_processes 32 --use_fsdp --fsdp_sharding_strategy HYBRID_SHARD "
+        f"accelerate launch --num_machines 4 --num_processes 32 --use_fsdp --fsdp_sharding_strategy {strategy} "
         "train.py --model_name_or_path meta-llama/Llama-3.1-8B --per_device_train_batch_size 1"
     )
-    assert read_texts({"run.sh": text}).facts.count("layout.shard_degree") == 8
+    facts = read_texts({"run.sh": text}).facts
+    assert (facts.count("layout.shard_degree"), facts.value("layout.zero_stage")) == (8, stage)
 
 
 def test_arguments_of_the_trainer_have_their_own_batch() -> None:
@@ -116,3 +122,50 @@ def test_arguments_of_the_trainer_have_their_own_batch() -> None:
     facts = read_texts({"run.sh": text}).facts
     assert facts.count("layout.microbatch_size") == 8
     assert facts.count("job.global_batch_size") == 128
+
+
+OF_LLAMA = "--model_name_or_path meta-llama/Llama-3.1-8B --gradient_checkpointing --max_length 2048 --bf16"
+
+
+@pytest.mark.parametrize(
+    ("program", "batch"),
+    [
+        ("train.py", None),  # what its parser has is not known: DeepSpeed-Chat's has 16, qlora.py's 1
+        ("train.py --save_strategy epoch", 8),  # a word of TrainingArguments alone
+        ("examples/pytorch/language-modeling/run_clm.py", 8),
+        ("run_clm_no_trainer.py", None),
+        ("trl/scripts/dpo.py", 8),
+        ("mine/sft.py", None),
+    ],
+)
+def test_a_batch_is_the_trainers_only_where_its_arguments_show(program: str, batch: int | None) -> None:
+    """A launcher's words, and those that any program may take, tell nothing of `TrainingArguments`."""
+    text = f"accelerate launch --num_processes 8 {program} {OF_LLAMA}"
+    reading = read_texts({"run.sh": text})
+    assert reading.facts.count("layout.microbatch_size") == batch
+    gaps = {gap.field for gap in audited_job(reading, Flags(gpu="h100-sxm")).unsettled}
+    assert ("layout.microbatch_size" in gaps) == (batch is None)
+
+
+UNSLOTH = """from unsloth import FastLanguageModel
+from trl import {kind}, AnyTrainer
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Meta-Llama-3.1-8B", max_seq_length=2048)
+model = FastLanguageModel.get_peft_model(model, r=16, lora_alpha=16)
+trainer = AnyTrainer(model=model, args={kind}(max_steps=60, optim="adamw_8bit", {words}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "parts"),
+    [
+        ("SFTConfig", "", (4, 2)),
+        ("DPOConfig", "gradient_accumulation_steps=1", (4, 1)),
+        ("SFTConfig", "per_device_train_batch_size=1", (1, 2)),
+        ("TrainingArguments", "gradient_accumulation_steps=4", (8, 4)),  # the Trainer's class stays as it is
+        ("GRPOConfig", "", (None, None)),  # rounded to the answers of a prompt
+    ],
+)
+def test_unsloth_has_a_batch_of_its_own(kind: str, words: str, parts: tuple[int | None, int | None]) -> None:
+    """Classes that Unsloth makes of TRL's take 4 samples and accumulate 2 (unsloth/models/rl.py)."""
+    facts = read_texts({"train.py": UNSLOTH.format(kind=kind, words=words)}).facts
+    assert (facts.count("layout.microbatch_size"), facts.count("said.accumulation")) == parts
