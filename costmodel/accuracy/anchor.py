@@ -119,7 +119,7 @@ def _posterior(
     noise: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Covariance and means of the logarithms of a level and of parts, by steps that follow them by `shares`."""
+    """Covariance and means of the logarithms of a level and of parts; steps follow them by `shares`."""
     scaled = shares * prior / noise[:, None]
     inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
     remaining = prior[:, None] * inverse * prior
@@ -134,8 +134,8 @@ def _scatter(
 ) -> float:
     """How many times further own steps lie from what is fitted to them than steps of publishers do.
 
-    By the deviations of the steps as they are expected to lie, level and parts among them: 1 where they lie
-    as expected or nearer. Steps that contradict each other teach little, and the next is as unsure as they are.
+    1 where they lie as expected, or nearer. Steps that contradict each other teach little, and the next is as
+    unsure as they are.
     """
     remaining, logs = _posterior(shares, ratios, noise, prior)
     left = (ratios - shares @ logs) / noise
