@@ -25,7 +25,7 @@ from unittest import mock
 
 import torch
 
-from benchmarks.fake_cuda_ranks import started_again
+from benchmarks.fake_cuda_ranks import run_with_played_driver
 from costmodel.models.catalog import model
 from executor.model.attention import flex
 from executor.model.attention.documents import Documents
@@ -206,7 +206,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="part of the names of shapes")
     options = parser.parse_args()
     if "PLAYED_CAPABILITY" not in os.environ:
-        return started_again(options.capability, "benchmarks.cross_compile")
+        return run_with_played_driver(options.capability, "benchmarks.cross_compile")
     room, faults = SHARED_KIB[options.capability] * 1024, 0
     print(
         f"torch {torch.__version__}, capability {options.capability}, {room // 1024} KiB of shared memory\n"

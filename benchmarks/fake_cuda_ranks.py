@@ -473,7 +473,7 @@ COLUMNS = (
 HEADER = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
 
 
-def started_again(capability: str, program: str = "benchmarks.fake_cuda_ranks") -> int:
+def run_with_played_driver(capability: str, program: str = "benchmarks.fake_cuda_ranks") -> int:
     """Start a program again with what answers for CUDA's libraries."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -491,7 +491,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts of the names of cases, by commas")
     options = parser.parse_args()
     if "PLAYED_CAPABILITY" not in os.environ:
-        return started_again(options.capability)
+        return run_with_played_driver(options.capability)
     device = torch.device("cuda", 0)
     FakeTensorMode.avoid_device_init = True  # as on a machine without a GPU: no constant is copied to it
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}\n\n{HEADER}")

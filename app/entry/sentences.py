@@ -112,6 +112,9 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
     if NUMBER.fullmatch(word) and not _is_gpu(word) and (taken := _count(question, text, after)):
         return taken
     if (both := COUNTED_GPU.fullmatch(word)) and not question.gpus:
+        if COUNTED.get(both[3] or "gpus", 1) == 0:
+            question.nodes = both[1]
+            return 1
         question.gpus = str(int(both[1]) * int(both[2] or 1))
         if not both[3] or both[3] in COUNTED:
             return 1

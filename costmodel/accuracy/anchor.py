@@ -147,7 +147,7 @@ def _scatter(
         1 - 2 / (9 * free) + SURE * math.sqrt(2 / (9 * free))
     ) ** 3  # of chi-squares, by Wilson and Hilferty
     square = float(left @ left) / free
-    return math.sqrt(square) if square > most else 1.0
+    return math.sqrt(square) if square > max(1.0, most) else 1.0
 
 
 SURE = 1.645

@@ -57,7 +57,7 @@ class LoggedStep:
         at_s: When it was logged, seconds since 1970; None where the line does not say.
         rank: Which rank the launcher says printed it; empty where it does not say.
         compared: Whether it was on what its plan is for; False where `plan run` says that it was not.
-        is_finite: Whether no loss or norm of its gradient is NaN or infinite.
+        is_finite: Whether its loss is a number, and the norm of its gradient not NaN.
     """
 
     step: int
@@ -97,9 +97,11 @@ class LoggedJob:
 
 
 _NOT_FINITE = re.compile(
-    r"(?:loss|grad(?:ient)?[ _]?norm)[\"']?\s*[:=|]?\s*[\"']?[-+]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE
+    r"(?:loss[\"']?\s*[:=|]?\s*[\"']?[-+]?(?:nan|inf(?:inity)?)|"
+    r"grad(?:ient)?[ _]?norm[\"']?\s*[:=|]?\s*[\"']?[-+]?nan)\b",
+    re.IGNORECASE,
 )
-"""A loss or a norm of gradients that is no number, in any engine's line."""
+"""A loss that is no number, or a norm that is NaN; an infinite norm is what a loss scaler waits for."""
 
 
 def logged_steps(lines: Iterable[str]) -> Iterator[LoggedStep]:

@@ -51,6 +51,7 @@ LINES = (
     ("can i finetune 8b on a 4090 with lora", "plan --model 8b --gpus 1 --gpu 4090 --adapter lora:r=16"),
     ("why is 70b slow", "plan explain --model 70b --gpus 32, with 32 GPUs for example"),
     ("compare h100 b200", "plan sweep --model 70b --gpus 32 --gpu h100,b200, with 70b and 32 GPUs for example"),
+    ("70b on 4xnodes", "plan --model 70b --gpus 32"),
     ("does 70b fit on one gpu", "plan --model 70b --gpus 1"),
     ("memory for 8b lora", "plan memory 8b --adapter lora:r=16"),
     ("how many gpus for 70b with 2T tokens", "plan --model 70b --gpus 8..1024 --tokens 2T --objective gpus --deadline 30d, with 30 days for example"),

@@ -87,7 +87,7 @@ TESTS, WORDS = {"broken", "stops"}, {"says", "explain", "stops"}
 """Fields of a record that judges: its test, and its words."""
 
 
-def judges(each: Iterable[ast.AST]) -> list[str]:
+def law_types(each: Iterable[ast.AST]) -> list[str]:
     """Classes that carry a test and the words for what fails it."""
     return [
         node.name
@@ -99,7 +99,7 @@ def judges(each: Iterable[ast.AST]) -> list[str]:
 
 
 def test_one_type_says_what_is_not_allowed() -> None:
-    assert [(file, name) for file, each in nodes() for name in judges(each)] == [("planner/law.py", "Law")]
+    assert [(file, name) for file, each in nodes() for name in law_types(each)] == [("planner/law.py", "Law")]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_one_type_says_what_is_not_allowed() -> None:
 )
 def test_a_second_type_is_seen(fields: str) -> None:
     """As rules, limits and refusals were written before."""
-    assert judges(ast.walk(ast.parse(f"class Rule:\n    name: str\n    {fields}\n"))) == ["Rule"]
+    assert law_types(ast.walk(ast.parse(f"class Rule:\n    name: str\n    {fields}\n"))) == ["Rule"]
 
 
 @pytest.mark.parametrize("engine", [FREE, *CONTRACTS])

@@ -161,7 +161,7 @@ def watched(
     off: tuple[Off, ...] = (
         *_not_finite(once),
         *(_pace_off(plan, step_s) if compared else ()),
-        *_slower_since(once),
+        *(() if stated.is_ramping else _slower_since(once)),  # a larger batch takes longer
         *_often(campaign, stops, wall_s),
         *_done_twice(campaign, len(once), repeated),
         *_held_up(campaign, held_s),
@@ -392,7 +392,7 @@ def _not_finite(once: Sequence[LoggedStep]) -> Iterator[Off]:
     if broken:
         first = broken[-1].step
         yield Off(
-            cause=f"loss or gradient norm is NaN or infinite from step {first:,} on",
+            cause=f"loss is NaN or infinite, or the gradient's norm NaN, from step {first:,} on",
             change=f"stop it; go on from a checkpoint before step {first:,} with other data or a lower rate",
         )
 

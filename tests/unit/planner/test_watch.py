@@ -70,9 +70,11 @@ def test_losses_that_are_no_numbers_are_named_from_their_first_step() -> None:
     for words in ("nan", "NaN", "inf", "-inf"):
         lines = [line.format(n, words if n > 6 else "2.1", "1.0") for n in range(1, 11)]
         off = watched(planned(), list(logged_steps(lines))).off
-        assert off[0].cause == "loss or gradient norm is NaN or infinite from step 7 on"
+        assert off[0].cause == "loss is NaN or infinite, or the gradient's norm NaN, from step 7 on"
     gone = [line.format(n, "2.1", "inf" if n == 6 else "1.0") for n in range(1, 11)]
-    assert not any("NaN" in off.cause for off in watched(planned(), list(logged_steps(gone))).off)
+    scaled = [line.format(n, "2.1", "inf") for n in range(1, 11)]
+    for lines in (gone, scaled):
+        assert not any("NaN" in off.cause for off in watched(planned(), list(logged_steps(lines))).off)
 
 
 def test_a_run_that_has_become_slower_says_since_when() -> None:
@@ -82,6 +84,7 @@ def test_a_run_that_has_become_slower_says_since_when() -> None:
     (off,) = watched(planned(), late).off
     assert "since step 31," in off.cause
     assert watched(planned(), late[:33]).off == ()
+    assert watched(planned(), late, stated=LoggedJob(is_ramping=True)).off == ()
 
 
 def test_steps_on_another_device_are_not_held_against_the_plan() -> None:
