@@ -16,9 +16,11 @@ leaving out alike. A band is judged on a group that neither constants, levels no
 Where launches set the step of an engine whose host no run left in has timed, λ² grows by how far hosts of
 engines lie from each other, the spread of what was fitted of theirs: they are too few to be left out of it.
 
-No constant of memory is fitted. The spread of peaks is that of the engine's own measured ones; of an engine
-without any in the table, of those in the tables beside it that hold peaks alone (`PEAK_TABLES`). An unseen
-publisher is as one of those, each as likely: few errors are as large as their mean square, and some larger.
+No constant of memory is fitted. A precision that no peak of an engine has adds what peaks of one job in two
+precisions differ by from what is predicted of them (`precision_difference`). The spread of peaks is that of
+the engine's own measured ones; of an engine without any in the table, of those in the tables beside it that
+hold peaks alone (`PEAK_TABLES`). An unseen publisher is as one of those, each as likely: few errors are as
+large as their mean square, and some larger.
 """
 
 from __future__ import annotations
@@ -164,24 +166,52 @@ PEAK_TABLES = ("finetune_runs", "ladders", "memory_runs")
 """Tables beside that of runs whose rows measured the peak of a GPU."""
 
 
-def peaks_beside(path: Path | str, results: Sequence[RunResult]) -> list[RunResult]:
-    """Measured peaks of engines that have none among the results, each run once."""
-    have = {r.doubts.engine for r in results if r.memory_error is not None}
+MEASURED = ("id", "step_time_s", "tflops_per_gpu", "peak_memory_gib", "oom", "note", "url")
+"""Columns of what a run printed, not of what was run."""
+
+
+def peak_tables(path: Path | str) -> list[tuple[Row, RunResult]]:
+    """Rows of the tables beside this one, with their predictions; each once."""
     tables = [read_rows(Path(path).with_name(f"{name}.csv")) for name in PEAK_TABLES]
     beside = {
-        row["id"]: r
+        row["id"]: (row, result)
         for rows in tables
-        for row, r in zip(rows, predict_rows(rows, load_calibration()), strict=True)
+        for row, result in zip(rows, predict_rows(rows, load_calibration()), strict=True)
     }
+    return list(beside.values())
+
+
+def peaks_beside(beside: Sequence[tuple[Row, RunResult]], results: Sequence[RunResult]) -> list[RunResult]:
+    """Measured peaks of engines that have none among the results."""
+    have = {r.doubts.engine for r in results if r.memory_error is not None}
     return [
         r
-        for r in beside.values()
+        for _, r in beside
         if r.memory_error is not None
         and not r.out_of_memory
         and r.footing is not None
         and r.footing.engine in stack_families()
         and r.doubts.engine not in have
     ]
+
+
+def precision_difference(priced: Sequence[tuple[Row, RunResult]]) -> float:
+    """How far the peak of a job in another precision lies from what one in the first makes of the prediction.
+
+    Pairs of runs that are equal but for the precision; the root mean square of a source, the worst of few.
+    """
+    jobs: dict[tuple[tuple[str, str], ...], dict[str, tuple[str, float]]] = defaultdict(dict)
+    for row, r in priced:
+        if r.memory_error is not None and not r.out_of_memory:
+            job = tuple(
+                sorted((name, cell) for name, cell in row.items() if name not in (*MEASURED, "precision"))
+            )
+            jobs[job][row["precision"]] = row["source"], float(np.log1p(r.memory_error))
+    differences: dict[str, list[float]] = defaultdict(list)
+    for of_precision in jobs.values():
+        for (source, first), (_, second) in combinations(of_precision.values(), 2):
+            differences[source].append(second - first)
+    return max(float(np.sqrt(np.mean(np.square(each)))) for each in differences.values())
 
 
 def stack_families() -> set[str]:
@@ -264,12 +294,15 @@ def memory_coverage(results: Sequence[RunResult]) -> float:
     for group in sorted({kept[r.name]["vendors"] for r in measured}):
         left = [r for r in results if r.name in kept and kept[r.name]["vendors"] != group]
         table, engines = table_of(left), memory_spreads(left)
-        widest = max(each.quantile(UPPER) for each in engines.values())
+        widest = max(engines.values(), key=lambda each: each.quantile(UPPER))
         for r in measured:
             if kept[r.name]["vendors"] == group:
                 doubts = left_out_evidence(r, table)
                 own = None if doubts.unmeasured_memory else engines.get(doubts.engine)
-                width = widest if own is None else own.quantile(UPPER)
+                spread = widest if own is None else own
+                if doubts.unmeasured_precision:
+                    spread = spread.widened(deviations()["memory"]["precision"])
+                width = spread.quantile(UPPER)
                 held = abs(np.log1p(r.memory_error or 0.0)) <= width
                 inside += float(held) * rows[r.group["source"]] ** -0.5
     return inside / sum(count**0.5 for count in rows.values())
@@ -420,6 +453,7 @@ def bands_toml(
     parts: Mapping[str, float],
     unknown: float,
     memory: Mapping[str, Spread],
+    precision: float,
     tie: float,
     rows: int,
     table_name: str,
@@ -461,8 +495,9 @@ engines = {json.dumps(sorted(timed_hosts()))}
 difference = {host_difference():.3f}
 
 [memory]
+precision = {precision:.3f}     # peaks of one job in another precision differ by this from what is predicted
 {dated}
-[memory.engines]  # of its sources, or the worst of few; without any (or in the precision) the widest's
+[memory.engines]  # of its sources, or the worst of few; without any (or of experts) the widest's
 {m}
 
 [tie]
@@ -478,7 +513,8 @@ def fit_bands(path: str) -> None:
     """Fit the terms, count the runs, store both."""
     rows = read_rows(path)
     results = predict_rows(rows, load_calibration())
-    peaks = peaks_beside(path, results)
+    beside = peak_tables(path)
+    peaks = peaks_beside(beside, results)
     residuals, memory = time_residuals(results), memory_spreads([*results, *peaks])
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
@@ -486,6 +522,7 @@ def fit_bands(path: str) -> None:
         fit_parts(path, results, kept_columns()),
         level_of_unknown(timed),
         memory,
+        precision_difference([*zip(rows, results, strict=True), *beside]),
         tie_difference(results),
         len(results),
         Path(path).name,

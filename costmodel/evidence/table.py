@@ -105,5 +105,15 @@ def unmeasured(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def unmeasured_memory(evidence: Sequence[Evidence]) -> int:
-    """How many keys of the peak no measured run of this engine has, on any GPU."""
-    return sum(not item.runs + item.elsewhere for item in evidence if item.key.startswith(MEMORY))
+    """How many keys of the peak no measured run of this engine has, on any GPU: itself, experts."""
+    return sum(_has_no_run(item) for item in evidence if item.key in (MEMORY, f"{MEMORY} {EXPERTS}"))
+
+
+def unmeasured_precision(evidence: Sequence[Evidence], precision: str) -> bool:
+    """Whether no measured run of this engine has a peak in this precision, on any GPU."""
+    return any(_has_no_run(item) for item in evidence if item.key == f"{MEMORY} {precision}")
+
+
+def _has_no_run(item: Evidence) -> bool:
+    """On no generation."""
+    return not item.runs + item.elsewhere

@@ -17,7 +17,13 @@ from typing import Any
 
 from costmodel.case import Case
 from costmodel.evidence.keys import EXPERTS, Footing, footing
-from costmodel.evidence.table import Evidence, evidence_for, unmeasured, unmeasured_memory
+from costmodel.evidence.table import (
+    Evidence,
+    evidence_for,
+    unmeasured,
+    unmeasured_memory,
+    unmeasured_precision,
+)
 from costmodel.kernels.level import PARTS
 from costmodel.layout import ParallelLayout
 from costmodel.memory.spread import Spread
@@ -38,7 +44,8 @@ class Doubts:
         experts: Tokens are routed to experts.
         recurrent: Layers scan a state: their kernels are rooflines, no run of such a model was measured.
         unmeasured: Keys of the step that no measured run of this engine on this GPU generation has.
-        unmeasured_memory: Keys of the peak that no measured peak of this engine has.
+        unmeasured_memory: Keys of the peak, but its precision, that no measured peak of this engine has.
+        unmeasured_precision: No measured peak of this engine has the precision.
         engine: Family of the engine.
         host_bound: How far the step follows the host's time: 1 where launches set it, 0 where they hide.
         host_measured: Runs say how long the host of this engine takes for a layer; else it is a guess.
@@ -49,6 +56,7 @@ class Doubts:
     recurrent: bool = False
     unmeasured: int = 0
     unmeasured_memory: int = 0
+    unmeasured_precision: bool = False
     engine: str = ""
     host_bound: float = 0.0
     host_measured: bool = True
@@ -74,6 +82,7 @@ def doubts_of(
         experts=any(key.name == EXPERTS for key in doubts.keys),
         unmeasured=len(unmeasured(evidence)),
         unmeasured_memory=unmeasured_memory(evidence),
+        unmeasured_precision=unmeasured_precision(evidence, doubts.precision),
         engine=doubts.engine,
         recurrent=recurrent,
     )
@@ -145,9 +154,14 @@ def tie_ratio() -> float:
 
 
 def memory_spread(doubts: Doubts) -> Spread:
-    """Spread of log peak memory: of the engine's measured peaks, else of the engine that has the widest."""
+    """Spread of log peak memory: of the engine's measured peaks, else of the engine that has the widest.
+
+    Another precision of one job moves its peak nearly as predicted; what pairs of runs differ by widens it.
+    """
     measured = None if doubts.unmeasured_memory else _measured_spreads().get(doubts.engine)
     spread = _widest_spread() if measured is None else measured
+    if doubts.unmeasured_precision:
+        spread = spread.widened(deviations()["memory"]["precision"])
     return spread.widened(deviations()["recurrent"]["memory"]) if doubts.recurrent else spread
 
 

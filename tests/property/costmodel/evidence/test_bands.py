@@ -37,6 +37,7 @@ doubts = st.builds(
     experts=st.booleans(),
     unmeasured=st.integers(0, 30),
     unmeasured_memory=st.integers(0, 2),
+    unmeasured_precision=st.booleans(),
     engine=st.sampled_from(["megatron-core", "pytorch-fsdp1", "torchtitan", "internevo"]),
 )
 PREDICTED = st.floats(1e-6, 1e6)
@@ -60,6 +61,21 @@ def test_a_band_grows_with_every_key_that_was_not_measured(one, more, level) -> 
     further = replace(one, unmeasured=one.unmeasured + more)
     assert time_deviation(further) > time_deviation(one)
     assert time_deviation(further, level) > time_deviation(one, level)
+
+
+@given(doubts)
+def test_another_precision_costs_less_than_another_engine(one) -> None:
+    """A job in a precision that no peak of its engine has: the band is wider, by what precisions differ alone."""
+    here = replace(one, unmeasured_memory=0, unmeasured_precision=False)
+    known, other, strange = (
+        memory_spread(each).quantile(UPPER)
+        for each in (
+            here,
+            replace(here, unmeasured_precision=True),
+            replace(here, unmeasured_precision=True, unmeasured_memory=1),
+        )
+    )
+    assert known < other <= strange
 
 
 @given(doubts, PREDICTED)

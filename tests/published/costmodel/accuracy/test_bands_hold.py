@@ -15,6 +15,7 @@ from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
 from costmodel.evidence.table import RUNS, shipped_table
 from costmodel.kernels.tables import load_calibration
+from costmodel.training.bands import deviations
 
 TOOL = Path(__file__).parents[4] / "tools" / "fit_bands.py"
 MOST_FALSE = 0.05
@@ -51,8 +52,21 @@ def test_four_in_five_runs_left_out_are_inside_their_band(results: list[RunResul
 def test_the_stored_counts_are_those_of_the_table(results: list[RunResult], shared_dir: Path) -> None:
     """Every run that can be predicted is evidence once, peaks of engines that it has none of beside it."""
     tool = fit_bands()
-    peaks = tool.peaks_beside(shared_dir / "training_runs_v2.csv", results)
+    peaks = tool.peaks_beside(tool.peak_tables(shared_dir / "training_runs_v2.csv"), results)
     assert tool.table_of(results, peaks) == shipped_table()
+
+
+@pytest.mark.slow
+def test_another_precision_moves_a_peak_as_predicted(results: list[RunResult], shared_dir: Path) -> None:
+    """Pairs of one job in two precisions say so in four publications of three engines; the worst is stored."""
+    tool, path = fit_bands(), shared_dir / "training_runs_v2.csv"
+    priced = [*zip(read_rows(path), results, strict=True), *tool.peak_tables(path)]
+    stored = deviations()["memory"]["precision"]
+    assert tool.precision_difference(priced) == pytest.approx(stored, abs=5e-4)
+    engines = {
+        r.doubts.engine for row, r in priced if r.memory_error is not None and row["precision"] == "fp8"
+    }
+    assert len(engines) >= 2
 
 
 def test_few_runs_that_fitted_are_said_not_to(results: list[RunResult]) -> None:

@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from costmodel.case import Case
 from costmodel.evidence.keys import Footing, Key, engine_family, footing
-from costmodel.evidence.table import MEMORY, RUNS, count_runs, evidence_for, unmeasured, unmeasured_memory
+from costmodel.evidence.table import (
+    MEMORY,
+    RUNS,
+    count_runs,
+    evidence_for,
+    unmeasured,
+    unmeasured_memory,
+    unmeasured_precision,
+)
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -109,4 +117,5 @@ def test_what_no_run_has_is_named_as_the_estimate_has_it() -> None:
     table = count_runs([(resting_on("bf16"), False)])
     evidence = evidence_for(resting_on("bf16", "cp"), table)
     assert [one.used for one in unmeasured(evidence)] == ["cp used"]
-    assert unmeasured_memory(evidence) == 2
+    assert unmeasured_memory(evidence) == 1
+    assert unmeasured_precision(evidence, "bf16")
