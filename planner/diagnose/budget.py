@@ -125,23 +125,43 @@ NODE = "autograd::engine::evaluate_function"
 
 
 def once_more(events: Events) -> NDArray[np.bool_]:
-    """Host events that run a forward once more: frames of it where stacks are recorded, else its operations.
+    """Host events that run a forward once more: frames of it where stacks are recorded, else operations."""
+    frames = phase(events, "recompute")
+    if frames.any():
+        return frames
+    on_host, repeated = events.of("operation"), np.zeros(len(events), bool)
+    for thread, stretches in _forwards_in_backward(events).items():
+        here = on_host & (events.thread == thread)
+        repeated[here] = inside(events.start_s[here], stretches)
+    return repeated & ~_nodes(events)
+
+
+def time_once_more(events: Events) -> Intervals:
+    """When a host runs forwards once more, with what it takes to ask for each of their operations."""
+    frames = phase(events, "recompute")
+    return sets_of(events, frames) if frames.any() else union(*_forwards_in_backward(events).values())
+
+
+def _nodes(events: Events) -> NDArray[np.bool_]:
+    """What autograd's engine runs, by the recorder's name of it."""
+    return events.of("operation") & events.named(np.array([n.startswith(NODE) for n in events.names], bool))
+
+
+def _forwards_in_backward(events: Events) -> dict[int, Intervals]:
+    """By thread: from the first to the last operation of each forward that a node of autograd runs.
 
     A backward makes no graph, so that autograd numbers an operation within it only where a forward is run
     once more there.
     """
-    frames = phase(events, "recompute")
-    if frames.any():
-        return frames
-    nodes = events.of("operation") & events.named(np.array([n.startswith(NODE) for n in events.names], bool))
+    nodes = _nodes(events)
     plain = np.array([not n.startswith(NODE) and "Backward" not in n for n in events.names], bool)
-    numbered, on_host = events.forward & events.named(plain), events.of("operation")
-    repeated = np.zeros(len(events), bool)
-    for thread in np.unique(events.thread[nodes]):
-        here = events.thread == thread
-        stretches = _within_nodes(events, numbered & here, nodes & here)
-        repeated[here & on_host] = inside(events.start_s[here & on_host], stretches)
-    return repeated & ~nodes
+    numbered = events.forward & events.named(plain)
+    return {
+        int(thread): _within_nodes(
+            events, numbered & (events.thread == thread), nodes & (events.thread == thread)
+        )
+        for thread in np.unique(events.thread[nodes])
+    }
 
 
 def _within_nodes(events: Events, chosen: NDArray[np.bool_], nodes: NDArray[np.bool_]) -> Intervals:
@@ -245,12 +265,12 @@ def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
         & ~events.named(np.array([name.startswith(NODE) for name in events.names], bool))
     )
     compute, communication = sets_of(events, computing), sets_of(events, collective)
-    repeated = common(compute, sets_of(events, once_more(events)))
+    repeated = time_once_more(events)
     stepping = common(compute, sets_of(events, phase(events, "optimizer")))
     phases = [(name, sets_of(events, phase(events, name))) for name in PHASES_IDLE[:3]]
     layers = [
         *phases,
-        ("recompute", repeated),
+        ("recompute", without(repeated, without(communication, compute))),
         ("optimizer", stepping),
         ("compute", compute),
         *(exposed or ()),
@@ -259,7 +279,7 @@ def _host_timeline(trace: Trace, exposed: Layers | None) -> RankTimeline:
     return RankTimeline(
         trace=trace,
         compute=compute,
-        recompute=repeated,
+        recompute=common(compute, repeated),
         communication=communication,
         memcpy=EMPTY,
         layers=_disjoint(layers),

@@ -320,6 +320,7 @@ def _barriers(job: RecordedJob) -> Iterator[Seen]:
         asked = _asked(line.trace.events, "barrier")
         if len(asked) == len(rows):  # a host waits from when it asks its thread of collectives
             rows[:, 0] = np.minimum(asked, rows[:, 0])
+        rows = _with_gaps(rows)
         counts.append(len(calls) / job.steps)
         spent.append(seconds(without(union(rows), line.compute)) / job.steps)
     cost = float(np.mean(spent))
@@ -329,6 +330,15 @@ def _barriers(job: RecordedJob) -> Iterator[Seen]:
             f"{format_seconds(cost)} in them while nothing computes"
         )
         yield finding_of(job, "synchronisation in the step", cost, evidence), None
+
+
+def _with_gaps(rows: Intervals) -> Intervals:
+    """Waits from which each begins to the next, where a host asks for that one in less time than it waits."""
+    rows = rows[np.argsort(rows[:, 0])]
+    gaps = rows[1:, 0] - rows[:-1, 1]
+    asking = (gaps > 0) & (gaps < rows[:-1, 1] - rows[:-1, 0])
+    rows[:-1, 1][asking] += gaps[asking]
+    return rows
 
 
 def _step_totals(job: RecordedJob) -> Iterator[Totals]:
