@@ -84,6 +84,23 @@ def test_kernels_launched_in_a_recomputation_are_one(tmp_path: Path) -> None:
     assert line.budget(0.0, 65 * US).parts["recompute"] == pytest.approx(15 * US)
 
 
+def test_a_host_that_runs_a_forward_once_more_is_at_it_between_its_operations(tmp_path: Path) -> None:
+    """From its first operation to its last; what the published totals call recompute is operations alone."""
+    numbered = {"Fwd thread id": 0, "Sequence number": 7}
+    path = write(
+        tmp_path / "a.json",
+        host("ProfilerStep#1", 0.0, 100.0),
+        host("autograd::engine::evaluate_function: AddmmBackward0", 10.0, 60.0, category="cpu_op"),
+        host("aten::linear", 20.0, 30.0, category="cpu_op", args=numbered),
+        host("aten::linear", 34.0, 40.0, category="cpu_op", args=numbered),
+        host("aten::mm", 45.0, 55.0, category="cpu_op"),
+    )
+    line = timeline(read_kineto(path))
+    parts = {name: round(value / US, 6) for name, value in line.budget(0.0, 100 * US).parts.items()}
+    assert parts == {"recompute": 20.0, "compute": 10.0, "unexplained": 70.0}
+    assert line.totals().recompute_s == pytest.approx(16 * US)
+
+
 def test_idle_time_is_what_the_host_did(tmp_path: Path) -> None:
     """The loader before the launch that follows it; nothing at all is unexplained."""
     path = write(
