@@ -23,6 +23,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 from anchor_errors import anchoring_table  # noqa: E402
 from fit_bands import TERMS, Residual, coverage, kept_columns, nested, time_residuals  # noqa: E402
+from unseen_publishers import (  # noqa: E402
+    Unseen,
+    ranking_by_source,
+    unseen_publishers,
+    unseen_runs,
+    unseen_table,
+)
 
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
 from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
@@ -222,19 +229,29 @@ def terms_text() -> str:
     )
 
 
-def page(runs: str, kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], held: Held) -> str:
+def page(
+    runs: str,
+    kinds: Sequence[Sequence[RunResult]],
+    residuals: Sequence[Residual],
+    held: Held,
+    unseen: Unseen,
+) -> str:
     """docs/accuracy.md: the hand-written text with its tables and figures filled in."""
-    shipped = kinds[-1]
+    shipped, vendors = kinds[-1], kinds[list(WORDS).index("vendors")]
     constants = every_constant(load_calibration()).items()
     origins = [constant.fitted_on for name, constant in constants if not name.startswith("network.")]
     fixed = [origin for origin in origins if origin.startswith("fixed")]
     parts = {
+        "unseen": unseen_table(unseen),
+        "publishers": str(unseen_publishers(unseen).publishers),
+        "ranking_by_source": ranking_by_source(runs, vendors),
         "step_time": step_time_table(kinds),
         "other": other_table(kinds),
         "ranking": ranking_table(kinds),
         "coverage": coverage_table(residuals, held),
         "terms": terms_text(),
         "tie": percent(tie_ratio() - 1),
+        "precision": str(deviations()["memory"]["precision"]),
         "chances": chance_table(shipped),
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
@@ -249,9 +266,22 @@ def page(runs: str, kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Re
     return text
 
 
-def readme_table(kinds: Sequence[Sequence[RunResult]]) -> str:
+def unseen_words(unseen: Unseen) -> str:
+    """How far off runs of unseen publishers are, in a sentence."""
+    known = unseen_publishers(unseen)
+    errors = " / ".join(percent(e) for e in (known.median_error, known.mean_error, known.p90_error))
+    return (
+        f"**{known.runs} runs of {known.publishers} publishers that no constant was fitted to: {errors} % "
+        f"(median / mean / p90), {percent(known.in_band, digits=0)} % of them inside their 80 % band.** "
+        "Expect this of your own first question."
+    )
+
+
+def readme_table(kinds: Sequence[Sequence[RunResult]], unseen: Unseen) -> str:
     """The pools alone, for the README; what is most like a user's own case leads."""
     head = [
+        unseen_words(unseen),
+        "",
         "| step time off by, % (median / mean / p90) | n | "
         + " | ".join((*WORDS.values(), "as shipped"))
         + " |",
@@ -281,7 +311,7 @@ def write_readme(table: str) -> None:
     README.write_text(f"{before}{OPEN}\n{table}\n{CLOSE}{after}", encoding="utf-8")
 
 
-def left_out_toml() -> str:
+def left_out_toml(unseen: Unseen) -> str:
     """Errors by engine of runs predicted without their vendor, of docs/data/cross_validation.csv."""
     ratios: dict[str, list[float]] = {ALL: []}
     for row in kept_columns().values():
@@ -290,11 +320,15 @@ def left_out_toml() -> str:
             ratios.setdefault(name, []).append(error)
     lines = ["# Runs predicted without their vendor, by engine; written by tools/write_accuracy_page.py.", ""]
     lines += ['source = "tools/leave_out.py: vendor × engine left out, docs/data/cross_validation.csv"', ""]
+    known = unseen_publishers(unseen)
+    lines += ["[unseen]  # publishers that no constant was fitted to"]
+    lines += [f"publishers = {known.publishers}", f"runs = {known.runs}"]
+    keys = ("median_error", "mean_error", "p90_error", "in_band")
+    lines += [*(f"{key} = {getattr(known, key):.6f}" for key in keys), ""]
     for name, errors in sorted(ratios.items()):
         numbers = (np.median(errors), np.mean(errors), np.quantile(errors, 0.9))
-        keys = zip(("median_error", "mean_error", "p90_error"), numbers, strict=True)
         lines += [f"[engines.{name}]", f"runs = {len(errors)}"]
-        lines += [*(f"{key} = {value:.6f}" for key, value in keys), ""]
+        lines += [*(f"{key} = {value:.6f}" for key, value in zip(keys[:3], numbers, strict=True)), ""]
     return "\n".join(lines)
 
 
@@ -315,9 +349,10 @@ def main() -> None:
     residuals = time_residuals(full)
     held = nested(residuals)
     kinds = [*(left_out(full, way, held) for way in WORDS), full]
-    (DOCS / "accuracy.md").write_text(page(options.runs, kinds, residuals, held), encoding="utf-8")
-    write_readme(readme_table(kinds))
-    LEFT_OUT_FILE.write_text(left_out_toml(), encoding="utf-8")
+    unseen = unseen_runs(options.runs)
+    (DOCS / "accuracy.md").write_text(page(options.runs, kinds, residuals, held, unseen), encoding="utf-8")
+    write_readme(readme_table(kinds, unseen))
+    LEFT_OUT_FILE.write_text(left_out_toml(unseen), encoding="utf-8")
     if options.release:
         figures_of = {"published": snapshot_of(predicted(shipped_runs())), "full": snapshot_of(full)}
         SNAPSHOT.write_text(json.dumps(figures_of, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -58,6 +58,7 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
         by=_columns(question.by),
         worst=DEFAULT_WORST if question.worst is None else question.worst,
         constants=every_constant(cal) if question.constants else {},
+        fitted=path == PUBLISHED_RUNS,
     )
     kept_anchor = _kept_anchor(question, path, cal)
     done: dict[int, RunResult] = {}

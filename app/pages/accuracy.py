@@ -12,10 +12,10 @@ from app.pages.base.choices import KEPT
 from app.pages.base.frame import asked, columns_of, draw, draw_table, guarded, plain
 from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
+from app.reports.training_accuracy import for_someone_new
 from app.requests.upload_sizes import MOST_UPLOAD_MIB
 from app.requests.uploads import read_runs_upload
 from costmodel.accuracy.constants_table import every_constant
-from costmodel.accuracy.left_out import ALL, LeftOut, left_out_errors
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
 from costmodel.accuracy.training_runs import shipped_runs
 from costmodel.evidence.keys import engine_family
@@ -114,25 +114,6 @@ def kept_engine() -> str:
     """The engine of the question, by its family; none where nothing was asked."""
     stack = st.session_state.get(KEPT, {}).get("stack")
     return engine_family(stack) if stack else ""
-
-
-def for_someone_new(engine: str) -> str:
-    """How far off runs are whose vendor's runs fitted nothing: on this engine, and on all."""
-    known = left_out_errors()
-    texts = [f"{_of_strangers(known[engine])} on {engine}"] if engine in known else []
-    texts.append(f"{_of_strangers(known[ALL])} on all engines")
-    return (
-        f"For someone new: {'; '.join(texts)}. Each run was predicted without its vendor's. "
-        "The figures below are as shipped: the constants were fitted on these runs."
-    )
-
-
-def _of_strangers(of_strangers: LeftOut) -> str:
-    """Errors in words."""
-    return (
-        f"±{format_percent(of_strangers.median_error)} in the median, 9 in 10 within "
-        f"{format_percent(of_strangers.p90_error)} ({of_strangers.runs:,} runs)"
-    )
 
 
 def by_size(summaries: Sequence[Summary]) -> list[Summary]:

@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from app.quantities import format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
+from costmodel.accuracy.left_out import (
+    ALL,
+    LeftOut,
+    UnseenPublishers,
+    left_out_errors,
+    unseen_publishers,
+)
 from costmodel.accuracy.training import RunResult, Summary, summarise
 from costmodel.evidence.table import evidence_for, unmeasured
 from costmodel.kernels.level import StackLevel
@@ -38,11 +46,38 @@ class Wishes:
         by: Columns to group by.
         worst: How many of the worst rows.
         constants: Constants to list, by name.
+        fitted: The constants were fitted to these runs, so that others are told beside them.
     """
 
     by: tuple[str, ...] = ("source",)
     worst: int = DEFAULT_WORST
     constants: Mapping[str, Constant] = field(default_factory=dict)
+    fitted: bool = False
+
+
+def for_someone_new(engine: str = "") -> str:
+    """How far off runs are of publishers that fitted nothing, then of vendors left out: here, and on all.
+
+    Args:
+        engine: Family of an engine that is told apart; none by default.
+    """
+    known, unseen = left_out_errors(), unseen_publishers()
+    texts = [f"{_errors_of(known[engine])} on {engine}"] if engine in known else []
+    texts.append(f"{_errors_of(known[ALL])} on all engines")
+    return (
+        f"{unseen.publishers} publishers that no constant was fitted to: {_errors_of(unseen)}, "
+        f"{format_percent(unseen.in_band)} of them inside their 80 % band. "
+        f"Runs predicted without their vendor's: {'; '.join(texts)}. "
+        "The figures below are as shipped: the constants were fitted on these runs."
+    )
+
+
+def _errors_of(runs: LeftOut | UnseenPublishers) -> str:
+    """Errors in words."""
+    return (
+        f"±{format_percent(runs.median_error)} in the median, 9 in 10 within "
+        f"{format_percent(runs.p90_error)} ({runs.runs:,} runs)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +94,10 @@ def accuracy_answer(
 ) -> Answer:
     """Everything `plan accuracy` says about training runs."""
     summaries = summarise(results, by=wishes.by)
-    sections: list[Section] = [error_table(summaries, " · ".join(wishes.by))]
+    sections: list[Section] = []
+    if wishes.fitted:
+        sections.append(Lines(title="For someone new", lines=(for_someone_new(),)))
+    sections.append(error_table(summaries, " · ".join(wishes.by)))
     if anchoring:
         sections.append(anchor_table(anchoring, summaries[-1]))
     if wishes.worst:

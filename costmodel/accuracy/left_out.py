@@ -1,7 +1,8 @@
 """How far off the model is for someone new: errors of runs whose publisher fitted nothing of it.
 
 Every run was predicted by constants fitted without all runs of its vendor on its engine
-(`tools/leave_out.py`); `tools/write_accuracy_page.py` stores what they sum up to, by engine.
+(`tools/leave_out.py`); `tools/write_accuracy_page.py` stores what they sum up to, by engine. Beside them
+stand runs of publishers that no constant was ever fitted to.
 """
 
 from __future__ import annotations
@@ -33,6 +34,33 @@ class LeftOut:
     median_error: float
     mean_error: float
     p90_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenPublishers:
+    """Errors of the step time of runs of publishers that no constant was fitted to.
+
+    Attributes:
+        publishers: How many.
+        runs: How many, of all of them.
+        median_error: Median of |predicted / measured − 1|.
+        mean_error: Mean of the same.
+        p90_error: 90th percentile of the same.
+        in_band: Share of the runs inside their 80 % band.
+    """
+
+    publishers: int
+    runs: int
+    median_error: float
+    mean_error: float
+    p90_error: float
+    in_band: float
+
+
+@functools.cache
+def unseen_publishers() -> UnseenPublishers:
+    """What they sum up to."""
+    return UnseenPublishers(**read_toml(LEFT_OUT_FILE)["unseen"])
 
 
 @functools.cache

@@ -15,8 +15,9 @@ from app.pages.question.bar import BY_GPU
 from app.quantities import format_percent
 from app.reports.serving.plan import serving_answer
 from app.reports.topology import parse_layout, topology_answer
+from app.reports.training_accuracy import for_someone_new
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
-from costmodel.accuracy.left_out import ALL, left_out_errors
+from costmodel.accuracy.left_out import ALL, left_out_errors, unseen_publishers
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.evidence.table import RUNS
@@ -178,6 +179,20 @@ def test_the_accuracy_page_says_how_far_off_it_is_for_someone_new(open_page):
     row = next(line for line in readme.splitlines() if line.startswith("| all |"))
     assert f"| {found.runs:,} | {100 * found.median_error:.1f} / {100 * found.mean_error:.1f} / " in row
     assert f" / {100 * found.p90_error:.1f} |" in row
+
+
+def test_publishers_that_fitted_nothing_come_first(open_page):
+    """On the page, in `plan accuracy` of the package's runs and in the README alike."""
+    unseen = unseen_publishers()
+    first = f"{unseen.publishers} publishers that no constant was fitted to"
+    said = words(open_page("accuracy"))
+    assert said.index(first) < said.index("on all engines")
+    assert first in for_someone_new()
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    numbers = (unseen.median_error, unseen.mean_error, unseen.p90_error)
+    errors = " / ".join(f"{100 * error:.1f}" for error in numbers)
+    sentence = f"{unseen.runs} runs of {first}: {errors} % (median / mean / p90), {unseen.in_band:.0%}"
+    assert readme.index(sentence.replace("%", " %").replace("  %", " %")) < readme.index("| all |")
 
 
 def test_runs_behind_a_plan_are_counted_as_the_plan_counts_them(monkeypatch):
