@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from costmodel.campaign.record import KEPT, chance_within
-from costmodel.kernels.precisions import HalfPrecision
+from costmodel.kernels.precisions import TRAINING, HalfPrecision, TrainingPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.bands import peak_spread
 from costmodel.training.estimate import estimate
+from costmodel.updates.adapters import Adapter
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.law import Violation
-from planner.plan import RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, steps_of_request
+from planner.plan import FREE, RECOMPUTED_LAYERS, SPLIT_PINS, PlanRequest, Problem, steps_of_request
 from planner.rules.check import check, check_memory, ground_of, rules_of
 from planner.search.best_first import explore, has_layout
 from planner.search.candidates import estimate_of
@@ -31,8 +32,9 @@ from planner.space.degrees import combinations
 from topology.base.counts import counted
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import DAY, HOUR, format_chance, format_seconds
-from topology.builders import build
+from topology.builders import build, default_cluster
 from topology.catalog import gpus
+from topology.hardware.datasheets import reference_machine, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
 
@@ -100,6 +102,7 @@ def nearest_changes(
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
     elif not broken.keys() & {"sequence-limit", "precision-hardware"}:
         kinds[2:2] = [_larger_gpu(request), _more_gpus(request), _offloaded(request)]
+        kinds.append(_with_adapters(request))
     if "precision-hardware" in broken:
         kinds.insert(0, _in_half_precision(request))
     yield from _possible(kinds, done.problem.case.cal)
@@ -216,20 +219,36 @@ def _of_nodes(spec: ClusterSpec, count: int) -> ClusterSpec:
 
 
 def _larger_gpu(request: PlanRequest) -> Candidates:
-    """The same machines with the next larger GPUs of the catalog, smallest memory first."""
-    asked = build(request.cluster).gpu
-    larger = [
-        gpu for gpu in gpus().values() if gpu.memory_bytes > asked.memory_bytes and _comparable(asked, gpu)
-    ]
-    for gpu in sorted(larger, key=lambda gpu: (gpu.memory_bytes, gpu.name)):
-        nodes = tuple(replace(node, gpu=gpu.name) for node in request.cluster.nodes)
-        spec = replace(request.cluster, nodes=nodes)
-        yield replace(request, cluster=spec), f"use {gpu.name} GPUs", f"--gpu {gpu.name}"
+    """The next larger GPUs of the catalog, smallest memory first; in machines of their own by name."""
+    now = build(request.cluster)
+    by_flag = request.cluster == default_cluster(now.gpu.name, now.num_gpus).spec
+    for gpu in sorted(gpus().values(), key=lambda gpu: (gpu.memory_bytes, gpu.name)):
+        if gpu.memory_bytes > now.gpu.memory_bytes and _comparable(now.gpu, gpu, request.job.precision):
+            nodes = tuple(replace(node, gpu=gpu.name) for node in request.cluster.nodes)
+            spec = replace(request.cluster, nodes=nodes)
+            if by_flag:
+                spec = default_cluster(gpu.name, now.num_gpus).spec
+            flag = f"--gpu {gpu.name}" if by_flag else ""
+            yield replace(request, cluster=spec), f"use {gpu.name} GPUs", flag
 
 
-def _comparable(asked: Gpu, other: Gpu) -> bool:
-    """Data-centre parts that compute in the same types."""
-    return set(asked.peak_flop_per_s) <= set(other.peak_flop_per_s) and not other.unverified
+def _comparable(asked: Gpu, other: Gpu, precision: TrainingPrecision) -> bool:
+    """One that is no slower, in the same kind of machine, and verified in all that a plan rests on."""
+    machines = [reference_machine(sheet_named(gpu.name)) for gpu in (asked, other)]
+    peak = TRAINING[precision].peak
+    return (
+        len({(machine.gpus_per_node, machine.scaleup) for machine in machines}) == 1
+        and other.peak_flop_per_s.get(peak, 0.0) >= asked.peak_flop_per_s.get(peak, math.inf)
+        and not {"memory", "memory_bandwidth", "scaleup", peak} & {*other.unverified}
+    )
+
+
+def _with_adapters(request: PlanRequest) -> Candidates:
+    """Small matrices trained beside frozen weights, which is another training."""
+    if request.job.adapter is None:
+        job, words = replace(request.job, adapter=Adapter()), "freeze the weights and train adapters"
+        yield replace(request, job=job), words, "--adapter lora"
+        yield replace(request, job=job, engine=FREE), words, f"--adapter lora --for {FREE}"
 
 
 def _shorter(request: PlanRequest) -> Candidates:

@@ -46,6 +46,10 @@ QUESTIONS = (
 """Jobs about as large as their GPUs: some fit, some are tight, some do neither."""
 
 
+_OF_70B = {"model": "70b", "precision": "fp8", "engine": "torchtitan"}
+"""Of an engine whose peaks are far from what is predicted, so that much is left free."""
+
+
 def asked(**flags: str) -> PlanRequest:
     """One question with a small batch."""
     return understand(Flags(**({"global_batch_size": "64"} | flags), settings=())).request
@@ -93,7 +97,7 @@ def test_some_of_the_questions_have_each_of_the_three_answers() -> None:
     assert kinds == {False, "tight", "fits"}
 
 
-@pytest.mark.parametrize("question", [QUESTIONS[-2]], ids=known)
+@pytest.mark.parametrize("question", [QUESTIONS[-1]], ids=known)
 def test_every_change_beside_a_tight_plan_makes_one_that_fits(question: dict[str, str]) -> None:
     """The flags are asked as they are written."""
     answer = search(replace(asked(**question), top=1), CAL)
@@ -111,21 +115,21 @@ def test_every_change_beside_a_tight_plan_makes_one_that_fits(question: dict[str
 
 def test_of_several_questions_one_that_fits_is_before_one_that_is_tight() -> None:
     """However much faster the tight one is: of two counts of GPUs, and of the shares of an offload."""
-    tight, fitting = (replace(asked(model="70b", gpus=gpus, precision="fp8"), top=1) for gpus in ("24", "48"))
+    tight, fitting = (replace(asked(**_OF_70B, gpus=gpus), top=1) for gpus in ("24", "48"))
     plans = [search(one, CAL) for one in (tight, fitting)]
     words = [fit_of(plan.estimate.out_of_memory_chance) for plan in plans if isinstance(plan, Plan)]
     assert words == ["tight", "fits"]
     slow = replace(plans[1], estimate=replace(plans[1].estimate, step_time_s=1e6))  # type: ignore[union-attr,arg-type]
     found, _ = best_of_requests([tight, fitting], lambda one: plans[0] if one is tight else slow)
     assert found is slow
-    shared = search(replace(asked(model="70b", gpus="24", precision="fp8", offload="optimizer"), top=1), CAL)
+    shared = search(replace(asked(model="70b", gpus="16", offload="optimizer"), top=1), CAL)
     assert isinstance(shared, Plan)
     assert fit_of(shared.estimate.out_of_memory_chance) == "fits"
 
 
 def test_a_share_that_is_asked_for_is_not_eased() -> None:
     """Who says how much memory to leave free is answered or refused for that."""
-    request = replace(asked(model="70b", gpus="24", precision="fp8", memory_headroom="45%"), top=1)
+    request = replace(asked(**_OF_70B, gpus="24", memory_headroom="45%"), top=1)
     assert isinstance(search(request, CAL), Infeasible)
     open_ = replace(request, memory_headroom=None)
     assert isinstance(search(open_, CAL), Plan)
