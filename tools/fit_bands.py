@@ -255,15 +255,15 @@ def time_residuals(results: Sequence[RunResult]) -> list[Residual]:
     return found
 
 
-def memory_spreads(results: Sequence[RunResult]) -> dict[str, Spread]:
+def memory_spreads(results: Sequence[RunResult], *, experts: bool) -> dict[str, Spread]:
     """Deviations of the sources of every engine: of a normal distribution whose 80 % hold 80 % of its peaks.
 
     Sources are few and each is one user's: an unseen one may be as far off as the worst that was seen. Of
-    `MANY_SOURCES` or more it is as any of them.
+    `MANY_SOURCES` or more it is as any of them. What peaks with experts are off says nothing of dense ones.
     """
     peaks: dict[tuple[str, str], list[float]] = defaultdict(list)
     for r in results:
-        if r.memory_error is not None:
+        if r.memory_error is not None and (experts or not r.doubts.experts):
             peaks[r.doubts.engine, r.group["source"]].append(abs(float(np.log1p(r.memory_error))))
     of_sources: dict[str, list[float]] = defaultdict(list)
     for (engine, _), sizes in sorted(peaks.items()):
@@ -293,13 +293,13 @@ def memory_coverage(results: Sequence[RunResult]) -> float:
     inside = 0.0
     for group in sorted({kept[r.name]["vendors"] for r in measured}):
         left = [r for r in results if r.name in kept and kept[r.name]["vendors"] != group]
-        table, engines = table_of(left), memory_spreads(left)
-        widest = max(engines.values(), key=lambda each: each.quantile(UPPER))
+        table = table_of(left)
+        by_experts = {experts: memory_spreads(left, experts=experts) for experts in (False, True)}
         for r in measured:
             if kept[r.name]["vendors"] == group:
-                doubts = left_out_evidence(r, table)
+                doubts, engines = left_out_evidence(r, table), by_experts[r.doubts.experts]
                 own = None if doubts.unmeasured_memory else engines.get(doubts.engine)
-                spread = widest if own is None else own
+                spread = own or max(engines.values(), key=lambda each: each.quantile(UPPER))
                 if doubts.unmeasured_precision:
                     spread = spread.widened(deviations()["memory"]["precision"])
                 width = spread.quantile(UPPER)
@@ -452,7 +452,7 @@ def bands_toml(
     time: Terms,
     parts: Mapping[str, float],
     unknown: float,
-    memory: Mapping[str, Spread],
+    memory: Mapping[bool, Mapping[str, Spread]],
     precision: float,
     tie: float,
     rows: int,
@@ -463,9 +463,12 @@ def bands_toml(
     levels = "\n".join(
         f"{engine} = {square**0.5 / QUANTILE_80:.3f}" for engine, square in time.levels.items()
     )
-    m = "\n".join(
-        f"{engine} = [{', '.join(f'{one:.3f}' for one in each.deviations)}]"
-        for engine, each in memory.items()
+    dense, routed = (
+        "\n".join(
+            f"{engine} = [{', '.join(f'{one:.3f}' for one in each.deviations)}]"
+            for engine, each in memory[experts].items()
+        )
+        for experts in (False, True)
     )
     each_part = "\n".join(f"{name} = {parts[name]:.3f}" for name in PARTS)
     scans, today = deviations()["recurrent"], datetime.now(UTC).date().isoformat()
@@ -497,8 +500,11 @@ difference = {host_difference():.3f}
 [memory]
 precision = {precision:.3f}     # peaks of one job in another precision differ by this from what is predicted
 {dated}
-[memory.engines]  # of its sources, or the worst of few; without any (or of experts) the widest's
-{m}
+[memory.engines]  # of its sources, or the worst of few; without any the widest's
+{dense}
+
+[memory.experts]  # the same with experts, whose sources count beside the dense; without any the widest's
+{routed}
 
 [tie]
 difference = {tie:.3f}    # 80 % of pairs of layouts of one job differ from the predicted ratio by less
@@ -515,7 +521,8 @@ def fit_bands(path: str) -> None:
     results = predict_rows(rows, load_calibration())
     beside = peak_tables(path)
     peaks = peaks_beside(beside, results)
-    residuals, memory = time_residuals(results), memory_spreads([*results, *peaks])
+    residuals = time_residuals(results)
+    memory = {experts: memory_spreads([*results, *peaks], experts=experts) for experts in (False, True)}
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     text = bands_toml(
         fit_terms(residuals),

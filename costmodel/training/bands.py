@@ -158,23 +158,24 @@ def memory_spread(doubts: Doubts) -> Spread:
 
     Another precision of one job moves its peak nearly as predicted; what pairs of runs differ by widens it.
     """
-    measured = None if doubts.unmeasured_memory else _measured_spreads().get(doubts.engine)
-    spread = _widest_spread() if measured is None else measured
+    table = "experts" if doubts.experts else "engines"
+    measured = None if doubts.unmeasured_memory else _measured_spreads(table).get(doubts.engine)
+    spread = measured or _widest_spread(table)
     if doubts.unmeasured_precision:
         spread = spread.widened(deviations()["memory"]["precision"])
     return spread.widened(deviations()["recurrent"]["memory"]) if doubts.recurrent else spread
 
 
 @functools.cache
-def _measured_spreads() -> Mapping[str, Spread]:
-    """Of every engine with measured peaks."""
-    return {engine: Spread(tuple(each)) for engine, each in deviations()["memory"]["engines"].items()}
+def _measured_spreads(table: str) -> Mapping[str, Spread]:
+    """Of every engine with measured peaks: dense ones, or with those of experts beside them."""
+    return {engine: Spread(tuple(each)) for engine, each in deviations()["memory"][table].items()}
 
 
 @functools.cache
-def _widest_spread() -> Spread:
+def _widest_spread(table: str) -> Spread:
     """The one with the widest 80 % interval."""
-    return max(_measured_spreads().values(), key=lambda spread: spread.quantile(UPPER))
+    return max(_measured_spreads(table).values(), key=lambda spread: spread.quantile(UPPER))
 
 
 def peak_spread(case: Case) -> Spread:
