@@ -1,6 +1,6 @@
 """Fit the constants of the inference engines to measured serving runs, and cross-validate by model.
 
-    python tools/fit_serving.py serving_runs.csv [--every N] [--rounds N] [--bands FILE]
+    python tools/fit_serving.py serving_runs_v2.csv [--every N] [--rounds N] [--bands FILE]
 
 Gauss–Newton on log constants. Residuals are log(predicted/measured) of TPOT and TTFT over the scatter that
 repeated publications show. Rows far off lose their weight, so that those which contradict their own columns
@@ -29,7 +29,7 @@ import numpy as np
 
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving import fabric
-from costmodel.accuracy.serving_limits import refuse_unstated_machines
+from costmodel.accuracy.serving_limits import refuse_faster_than_machine, refuse_unstated_machines
 from costmodel.accuracy.serving_predictions import length_shares, predict
 from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
@@ -82,6 +82,7 @@ def errors(job: Job) -> Floats:
     for index, row in enumerate(rows):
         try:
             run = read_serving_run(row, index)
+            refuse_faster_than_machine(cal, run)
             refuse_unstated_machines(row, run, fabric(run.gpu))
             latency = predict(cal, run, fabric(run.gpu), stack)
         except (UnsupportedRunError, InputError):

@@ -29,24 +29,8 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "cluster": options.ClusterName,
     "input_tokens": options.InputTokens,
     "output_tokens": options.OutputTokens,
-    "input_p99": Annotated[
-        str | None,
-        typer.Option(
-            "--input-p99",
-            help="p99 of prompt tokens. Default with --rate: 4 × the mean; alike: all equal.",
-            metavar="N",
-            rich_help_panel=further(QUESTION),
-        ),
-    ],
-    "output_p99": Annotated[
-        str | None,
-        typer.Option(
-            "--output-p99",
-            help="p99 of output tokens. Default with --rate: 2.8 × the mean; alike: all equal.",
-            metavar="N",
-            rich_help_panel=further(QUESTION),
-        ),
-    ],
+    "input_p99": options.InputP99,
+    "output_p99": options.OutputP99,
     "rate": options.RequestRate,
     "concurrency": options.Concurrency,
     "trace": Annotated[

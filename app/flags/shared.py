@@ -267,6 +267,24 @@ OutputTokens: TypeAlias = Annotated[
         rich_help_panel=QUESTION,
     ),
 ]
+InputP99: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--input-p99",
+        help="p99 of prompt tokens. Default with --rate: 4 × the mean; alike: all equal.",
+        metavar="N",
+        rich_help_panel=further(QUESTION),
+    ),
+]
+OutputP99: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--output-p99",
+        help="p99 of output tokens. Default with --rate: 2.8 × the mean; alike: all equal.",
+        metavar="N",
+        rich_help_panel=further(QUESTION),
+    ),
+]
 RequestRate: TypeAlias = Annotated[
     str | None,
     typer.Option(

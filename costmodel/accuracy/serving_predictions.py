@@ -7,7 +7,6 @@ prediction simulates that client, the first burst included.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -60,19 +59,17 @@ def predict(
     deployment = deployment_of_run(run, run.decode, hierarchy, stack)
     rules = scheduler_of(deployment, run, batch=run.concurrency)
     times = _times(cal, deployment, run, rules)
-    latencies = [
-        closed_loop(times, rules, replace(run, lowest_length_share=share)) for share in length_shares(run)
-    ]
-    ttft_s, tpot_s = geometric_mean([latency.ttft_s for latency in latencies]), latencies[0].tpot_s
-    return Latency(ttft_s=ttft_s + _polled_s(run, deployment, tpot_s), tpot_s=tpot_s)
+    latency = closed_loop(times, rules, run)
+    polled_s = _polled_s(run, deployment, latency.tpot_s)
+    return replace(latency, ttft_s=latency.ttft_s + polled_s)
 
 
 def length_shares(run: ServingRun) -> tuple[float, ...]:
     """Shortest request over the nominal length: as stated, as the benchmark draws, or both that are usual.
 
     Requests of one length that start together end together, and their prompts queue behind one another in
-    every round; lengths that differ by a few percent spread them. The first token of a table that does not
-    say which its client sent is met half-way between the two, in logarithms.
+    every round; lengths that differ by a few percent spread them. The first is what is simulated: a client
+    of which nothing is stated is taken to send what all but one send by default.
     """
     if run.lowest_length_share is not None:
         return (run.lowest_length_share,)
@@ -89,10 +86,7 @@ def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
 def closed_loop_pools(
     cal: Calibration, run: ServingRun, prefill: MeasuredPool, hierarchy: Hierarchy, stack: ServingStack | None
 ) -> Latency:
-    """Simulate the client of a disaggregated run.
-
-    The first token comes to it from the server that decodes: once that has fetched the cache and has a place.
-    """
+    """Simulate the client of a disaggregated run."""
     prompts, outputs = (deployment_of_run(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
     per_worker = min(-(-run.concurrency // run.decode.workers), run.decode.most_running or run.concurrency)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
@@ -115,9 +109,7 @@ def closed_loop_pools(
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
     simulation = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
-    decoded_s = np.maximum(simulation.first_token_s, simulation.decoding_s + outputs.stack.response_s)
-    seen = replace(simulation, first_token_s=np.minimum(decoded_s, simulation.finish_s))
-    return mean_latency(seen, part)
+    return mean_latency(simulation, part)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:
@@ -160,7 +152,7 @@ def closed_loop_client(run: ServingRun) -> Load:
     Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
     read as that batch.
     """
-    share = run.lowest_length_share if run.prefill is None else length_shares(run)[0]
+    share = length_shares(run)[0]
     return closed_load(
         concurrency=run.concurrency,
         count=min(simulated_rounds(run.concurrency) * run.concurrency, requests_of(run)),
@@ -244,12 +236,3 @@ def mean_latency(simulation: Simulation, run: ServingRun) -> Latency:
         ttft_s=float(np.average(ttft, weights=weight)),
         tpot_s=float(np.average(tpot[several], weights=weight[several])) if several.any() else math.nan,
     )
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The geometric mean of positive numbers.
-
-    >>> round(geometric_mean([1.0, 4.0]), 9)
-    2.0
-    """
-    return math.exp(sum(map(math.log, values)) / len(values))

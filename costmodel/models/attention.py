@@ -33,7 +33,6 @@ class GroupedAttention(AttentionRecord):
     named: ClassVar[str] = "grouped heads"
     shares_keys: ClassVar[bool] = True
     more_kernels: ClassVar[int] = 0
-    replicated_parameters: ClassVar[int] = 0
     decode_width: ClassVar[int] = 0
 
     hidden_size: int
@@ -46,7 +45,11 @@ class GroupedAttention(AttentionRecord):
     qk_norm: bool
     sinks: bool
     gate: bool = False
+    index_heads: int = 0
+    index_head_dim: int = 0
     index_topk: int = 0
+    index_share: float = 1.0
+    """Of layers with an indexer."""
 
     @classmethod
     def of(cls, model: Any) -> GroupedAttention:
@@ -62,8 +65,22 @@ class GroupedAttention(AttentionRecord):
             qk_norm=model.qk_norm,
             sinks=model.attention_sinks,
             gate=model.attention_gate,
+            index_heads=model.index_heads,
+            index_head_dim=model.index_head_dim,
             index_topk=model.index_topk,
+            index_share=model.index_share,
         )
+
+    @property
+    def index_parameters(self) -> int:
+        """Those of an indexer in the mean of all layers: its heads' queries and one key, each with a norm."""
+        n, d = self.index_heads, self.index_head_dim
+        return round(self.index_share * (self.hidden_size * (n + 1) * d + 2 * d)) if n else 0
+
+    @property
+    def replicated_parameters(self) -> int:
+        """Parameters that every rank holds whole: the indexer."""
+        return self.index_parameters
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
@@ -116,11 +133,11 @@ class GroupedAttention(AttentionRecord):
 
     @property
     def parameters(self) -> int:
-        """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks."""
+        """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks, an indexer."""
         H, a, g, d = self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim
         weights = H * (a + 2 * g) * d + (1 + self.gate) * a * d * H
         biases = (a + 2 * g) * d * self.qkv_bias + H * self.output_bias
-        return weights + biases + 2 * d * self.qk_norm + a * self.sinks
+        return weights + biases + 2 * d * self.qk_norm + a * self.sinks + self.index_parameters
 
     def key_value_heads(self, ways: Any) -> Any:
         """Heads of keys and values that a rank computes with: g/ways, replicated once ways exceed g."""
@@ -155,7 +172,7 @@ class LatentAttention(AttentionRecord):
     mark: ClassVar[str] = "kv_lora_rank"
     counts: ClassVar[tuple[str, ...]] = (
         "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_heads",
-        "index_head_dim", "index_topk", "index_layers",
+        "index_head_dim", "index_topk", "index_layers", "unindexed_layers",
     )  # fmt: skip
     sizes: ClassVar[tuple[str, ...]] = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     pattern: ClassVar[Literal["", "mla"]] = "mla"
@@ -185,6 +202,7 @@ class LatentAttention(AttentionRecord):
     nope_dim: int
     rotary_dim: int
     value_head_dim: int
+    gate: bool = False
     index_heads: int = 0
     index_head_dim: int = 0
     index_topk: int = 0
@@ -202,6 +220,7 @@ class LatentAttention(AttentionRecord):
             nope_dim=model.qk_nope_head_dim,
             rotary_dim=model.qk_rope_head_dim,
             value_head_dim=model.v_head_dim,
+            gate=model.attention_gate,
             index_heads=model.index_heads,
             index_head_dim=model.index_head_dim,
             index_topk=model.index_topk,
@@ -235,12 +254,16 @@ class LatentAttention(AttentionRecord):
 
     @property
     def parameters(self) -> int:
-        """H·q + q + q·a·(nope + rope), or H·a·(nope + rope), + H·(r + rope) + r + r·a·(nope + v) + a·v·H."""
+        """H·q + q + q·a·(nope + rope), or H·a·(nope + rope), + H·(r + rope) + r + r·a·(nope + v) + a·v·H.
+
+        Another a·v·H with a gate.
+        """
         H, a, q, r = self.hidden_size, self.num_attention_heads, self.query_rank, self.rank
         width = a * self.qk_head_dim
         query = H * q + q + q * width if q else H * width
         key_value = H * (r + self.rotary_dim) + r + r * a * (self.nope_dim + self.value_head_dim)
-        return query + key_value + a * self.value_head_dim * H + self.index_parameters
+        output = (1 + self.gate) * a * self.value_head_dim * H
+        return query + key_value + output + self.index_parameters
 
     @property
     def index_parameters(self) -> int:
@@ -293,8 +316,10 @@ class LatentAttention(AttentionRecord):
         heads = self.num_attention_heads / ways
         width = self.num_attention_heads * self.qk_head_dim / ways
         query = ((q + r + rope, H), (width, q)) if q else ((width + r + rope, H),)
+        gate = ((heads * self.value_head_dim, H),) if self.gate else ()
         return (
             *query,
+            *gate,
             (heads * (self.nope_dim + self.value_head_dim), r),
             (H, heads * self.value_head_dim),
         )

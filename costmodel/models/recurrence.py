@@ -60,7 +60,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence(Mechanism):
-    """A recurrent token mixer; sizes of heads as in the legend, `conv_kernel` 0 for none."""
+    """A recurrent token mixer; sizes of heads as in the legend, `conv_kernel` 0 for none.
+
+    With a `full_rank_gate` the output gate of Kimi Delta Attention is one product, not two (Kimi-K3).
+    """
 
     named: ClassVar[str] = "a recurrence"
     mark: ClassVar[str] = "recurrence"
@@ -76,6 +79,7 @@ class Recurrence(Mechanism):
     value_dim: int
     conv_kernel: int = 4
     chunk: int = 64
+    full_rank_gate: bool = False
 
     @property
     def title(self) -> str:
@@ -169,11 +173,11 @@ def _gated_delta(r: Recurrence) -> Shape:
 
 def _kimi_delta(r: Recurrence) -> Shape:
     """A decay of each channel and an output gate, both of low rank (arXiv 2510.26692 §3)."""
-    mixed = 2 * r.key_width + r.value_width
+    mixed, whole = 2 * r.key_width + r.value_width, r.full_rank_gate
     return Shape(
-        input_width=mixed + r.value_heads,
-        gate_ranks=(r.key_dim, r.value_dim),
-        gate_widths=(r.key_width, r.value_width),
+        input_width=mixed + r.value_heads + r.value_width * whole,
+        gate_ranks=(r.key_dim,) if whole else (r.key_dim, r.value_dim),
+        gate_widths=(r.key_width,) if whole else (r.key_width, r.value_width),
         conv_width=mixed,
         split_parameters=r.key_width + r.value_heads,
         whole_parameters=r.value_dim,

@@ -87,8 +87,9 @@ class ModelSpec(_Derived):
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
     With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2), in
     `index_layers` of the layers where that is not 0 and the others reuse a choice (GLM-5.2); with a
-    `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Layers pass on
-    `residual_streams` of the hidden size.
+    `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Of `unindexed_layers`,
+    the dense ones, queries attend to all keys (MiniMax-M3). Layers pass on `residual_streams` of the hidden
+    size.
 
     No cost depends on these:
 
@@ -147,6 +148,7 @@ class ModelSpec(_Derived):
     index_head_dim: int = 0
     index_topk: int = 0
     index_layers: int = 0
+    unindexed_layers: int = 0
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
@@ -190,6 +192,20 @@ class ModelSpec(_Derived):
     def index_share(self) -> float:
         """Share of layers that choose keys by an indexer of their own; the others reuse a choice."""
         return self.index_layers / self.num_layers if self.index_layers else 1.0
+
+    def chooses_keys(self, kind: LayerKind) -> bool:
+        """Whether queries of such a layer attend to keys that an indexer chose.
+
+        >>> from costmodel.models.catalog import model
+        >>> [model("minimax-m3").chooses_keys(run.kind) for run in layer_runs(model("minimax-m3"))]
+        [False, True]
+        """
+        return self.index_topk > 0 and not (self.unindexed_layers and kind.mlp == "dense")
+
+    @property
+    def own_index_share(self) -> float:
+        """Share of the layers that choose keys which do so by an indexer of their own."""
+        return 1.0 if self.unindexed_layers else self.index_share
 
     @property
     def attention(self) -> AttentionKind:

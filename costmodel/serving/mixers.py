@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.kernels import compute
 from costmodel.kernels.tables import Calibration
-from costmodel.models.attention import LatentAttention
+from costmodel.models.attention import GroupedAttention, LatentAttention
 from costmodel.models.compressed_attention import AttentionCompression, CompressedAttention, reach_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
@@ -49,6 +49,9 @@ def mixer_products(deployment: Deployment, kind: LayerKind) -> tuple[tuple[float
 
 def _further_products(attention: Any, kind: LayerKind) -> tuple[tuple[float, float], ...]:
     """Products of an indexer and of what makes entries, whole on every rank."""
+    if isinstance(attention, GroupedAttention) and attention.index_heads:
+        made = (attention.index_heads + 1) * attention.index_head_dim
+        return ((attention.index_share * made, attention.hidden_size),)
     if isinstance(attention, LatentAttention) and attention.index_heads:
         heads, size = attention.index_heads, attention.index_head_dim
         share = attention.index_share
@@ -130,10 +133,10 @@ def decode_core_s(
         return _step_s(deployment, recurrence_of(model), B) + 0 * seen
     if model.compression is not None:
         return _compressed_s(deployment, kind, B, np.ones_like(seen), seen)
-    if model.index_topk:
+    if model.chooses_keys(kind):
         read = _attention_s(cal, deployment, B, np.minimum(seen, model.index_topk))
         indexer = _indexer_s(deployment, B, np.ones_like(seen), seen, model.index_heads)
-        return read + model.index_share * indexer
+        return read + model.own_index_share * indexer
     return _attention_s(cal, deployment, B, seen, windowed=kind.sliding_share)
 
 
@@ -149,9 +152,9 @@ def prefill_core_s(
         return _scan_s(deployment, recurrence_of(model), q) + 0 * before
     if model.compression is not None:
         return _compressed_s(deployment, kind, np.ones_like(q), q, before)
-    if model.index_topk:
+    if model.chooses_keys(kind):
         indexer = _indexer_s(deployment, np.ones_like(q), q, before, model.index_heads)
-        return model.index_share * indexer + _chosen_s(cal, deployment, q, before)
+        return model.own_index_share * indexer + _chosen_s(cal, deployment, q, before)
     windowed = kind.sliding_share
     full = _prefill_s(cal, deployment, q, before)
     if windowed and model.sliding_window:

@@ -82,30 +82,19 @@ async def _through_pools(
 ) -> None:
     """Let one server compute the prompt and another the output, its cache on the way between them.
 
-    The first token is the prefill server's, which is when the simulation counts it.
+    Every token is the decode server's, the first too; of a request of one token the prefill server's.
     """
     prompt = {**document, "max_tokens": 1, "stream": False, "kv_transfer_params": {"do_remote_decode": True}}
     async with asking(prefill.port, "/v1/completions", prompt) as (_, reader):
         await reader.read()
     start_stream(writer)
-    first = asyncio.create_task(_first_token(script, writer))
-    if document["max_tokens"] > 1:
+    if document["max_tokens"] == 1:
+        writer.write(event({"object": "text_completion", "choices": [{"index": 0, "text": " a"}]}))
+    else:
         moving_s = script.transfer_s + script.transfer_s_per_token * len(document["prompt"])
         await asyncio.sleep(moving_s * script.slowdown)
         rest = {**document, "kv_transfer_params": {"do_remote_prefill": True}}
         async with asking(decode.port, "/v1/completions", rest) as (_, reader):
-            known = False
             async for item in events(reader):
-                if known:
-                    await first
-                    writer.write(b"data: " + item + b"\n\n")
-                known = True
-    await first
+                writer.write(b"data: " + item + b"\n\n")
     writer.write(DONE)
-
-
-async def _first_token(script: RehearsalScript, writer: asyncio.StreamWriter) -> None:
-    """The prefill server's token on its way to the client, while the cache moves."""
-    await asyncio.sleep(script.pools["prefill"].times.response_s * script.slowdown)
-    writer.write(event({"object": "text_completion", "choices": [{"index": 0, "text": " a"}]}))
-    await writer.drain()

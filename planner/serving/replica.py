@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import log
+from statistics import NormalDist
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack, scheduler_default
 from costmodel.serving.memory import kv_capacity_tokens
+from costmodel.serving.simulation.load import lognormal_parameters
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
@@ -30,6 +33,10 @@ MOST_BATCH = 512
 (`_set_cudagraph_sizes`); measured runs have up to 1,024."""
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
 OUT_OF_MEMORY = "does not fit in memory"
+LEAST_LIMIT_S = 1e-6
+"""Of a first token whose whole limit its cache needs on the way: nothing keeps it."""
+RARE_LENGTH = 1e-6
+"""Share of lengths that are as good as never drawn: a load has some ten thousands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,8 @@ def build_option(
 
     `tables` keeps the step times of this deployment by batch, for its other phases that need no longer ones.
     """
+    if phase == PROMPT_ONLY:
+        job = before_handing_over(job, deployment.stack.transfer_s)
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     budgets, most_batch = token_budgets(deployment, job, phase), most_requests(deployment)
@@ -127,6 +136,29 @@ def build_option(
         phase=phase,
         stay_s=job.end_to_end_s,
     )
+
+
+def before_handing_over(job: ServingJob, transfer_s: float) -> ServingJob:
+    """The job of a worker that computes prompts: its share of a limit on the first token.
+
+    A client sees that token from the worker that decodes, so no earlier than its cache can get there.
+
+    >>> job = ServingJob(input_tokens=1000, output_tokens=200, ttft_s=0.5)
+    >>> before_handing_over(job, 0.05).ttft_s, before_handing_over(replace(job, output_tokens=1), 0.05).ttft_s
+    (0.45, 0.5)
+    """
+    if job.ttft_s is None or _may_end_at_once(job):
+        return job
+    return replace(job, ttft_s=max(job.ttft_s - transfer_s, LEAST_LIMIT_S))
+
+
+def _may_end_at_once(job: ServingJob) -> bool:
+    """Whether requests are drawn that end with their first token, whose cache nobody fetches."""
+    mean, p99 = job.output_tokens, job.output_tokens_p99 or 0
+    if mean == 1 or p99 <= mean:
+        return mean == 1
+    mu, sigma = lognormal_parameters(mean, p99)
+    return NormalDist(mu, sigma).cdf(log(2)) > RARE_LENGTH
 
 
 def started_option(

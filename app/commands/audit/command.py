@@ -14,9 +14,11 @@ from app.flags.job import SIZE, takes_job
 from app.flags.shared import (
     AsJson,
     Concurrency,
+    InputP99,
     InputTokens,
     OutputFile,
     OutputFormat,
+    OutputP99,
     OutputTokens,
     RequestRate,
     TpotLimit,
@@ -73,6 +75,8 @@ def command(
     concurrency: Concurrency = None,
     input_tokens: InputTokens = None,
     output_tokens: OutputTokens = None,
+    input_p99: InputP99 = None,
+    output_p99: OutputP99 = None,
     ttft: TtftLimit = None,
     tpot: TpotLimit = None,
     trace: Annotated[
@@ -101,8 +105,8 @@ def command(
     _refuse_number(output)
     check_destination(wanted=output_format, as_json=as_json, output=output)
     load = ServeFlags(
-        rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens, ttft=ttft,
-        tpot=tpot, trace=trace,
+        rate=rate, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens,
+        input_p99=input_p99, output_p99=output_p99, ttft=ttft, tpot=tpot, trace=trace,
     )  # fmt: skip
     names, texts = named_files(files)
     question = AuditQuestion(

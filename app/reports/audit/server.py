@@ -40,8 +40,8 @@ def server_answer(audit: ServingAudit) -> Answer:
     sections.extend(section for load in audit.loads for section in _load_sections(load))
     if not audit.loads:
         sections.append(Pairs(title="Load", pairs=(("predicted", "not without what is missing"),)))
-    if audit.doubts:
-        sections.append(Lines(title="Taken for granted", lines=audit.doubts))
+    if assumed := (*audit.doubts, *dict.fromkeys(words for load in audit.loads for words in load.assumed)):
+        sections.append(Lines(title="Taken for granted", lines=assumed))
     document = _document(audit)
     return Answer(
         headline=_headline(audit),
@@ -450,6 +450,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         "best": None if audit.best is None else _best(audit.best),
         "behind_by": audit.behind_by,
         "findings": [{"message": what, "fix": fix} for what, fix in audit.findings],
+        "assumed": list(audit.assumed),
         "changes": [_change(change) for change in audit.changes],
         "fits": audit.fits,
     }

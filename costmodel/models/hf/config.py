@@ -95,7 +95,8 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     tower = tower_of(whole, sizes["hidden_size"], reader.problems) or hearing_of(
         whole, sizes["hidden_size"], reader.problems
     )
-    modules = reader.count("num_nextn_predict_layers") or reader.count("mtp_num_hidden_layers")
+    named = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+    modules = next((count for name in named if (count := reader.count(name))), 0)
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)

@@ -158,6 +158,43 @@ def _minimax_m2(r: ConfigReader) -> dict[str, Any]:
     return {**decoder(r, head_dim=128), **specific}
 
 
+def _minimax_m3(r: ConfigReader) -> dict[str, Any]:
+    """MiniMax-M3: dense layers that attend to all keys lead, the others attend to blocks that are chosen."""
+    layers = r.size("num_hidden_layers")
+    sparse = r.within(r.table("sparse_attention_config") or {})
+    chosen = sparse.config.get("sparse_attention_freq")
+    dense = sum(each == 0 for each in chosen) if isinstance(chosen, list) else 0
+    leading = [0] * dense + [1] * (layers - dense)
+    if chosen != leading or r.config.get("moe_layer_freq", leading) != leading:
+        r.problems.append(
+            "sparse_attention_freq and moe_layer_freq other than dense layers first are not supported"
+        )
+    block = sparse.size("sparse_block_size", default=128)
+    r.departures.append(f"blocks of {block} keys that an indexer chose (MiniMax-M3)")
+    expert = r.size("intermediate_size")
+    routing = Routing(
+        scoring_func="sigmoid",
+        bias_selects=r.flag("use_routing_bias", default=True),
+        routed_scaling_factor=r.positive("routed_scaling_factor", 2.0),
+    )
+    return {
+        **_minimax_m2(r.within({**r.config, "use_qk_norm": False, "hidden_act": "silu"})),
+        "norm": "rmsnorm1p",
+        "qk_norm": True,
+        "swiglu_limit": r.positive("swiglu_limit", 7.0),
+        "intermediate_size": r.size("dense_intermediate_size", default=12288),
+        "num_dense_layers": dense,
+        "shared_expert_size": r.size("shared_intermediate_size", default=expert)
+        * r.count("n_shared_experts", 1),
+        "index_heads": sparse.size("sparse_num_index_heads", default=4),
+        "index_head_dim": sparse.size("sparse_index_dim", default=128),
+        "index_topk": block * sparse.size("sparse_topk_blocks", default=16),
+        "index_layers": layers - dense,
+        "unindexed_layers": dense,
+        "routing": routing,
+    }
+
+
 def _indexed(r: ConfigReader, *, heads: int) -> dict[str, Any]:
     """DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose queries attend to the keys that an indexer chose."""
     r.departures.append("sparse attention with an indexer (DeepSeek-V3.2)")
@@ -281,5 +318,6 @@ EXPERT_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "llama4_text": _llama4,
     "llama4": _llama4,
     "minimax_m2": _minimax_m2,
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text"), _minimax_m3),
     "gpt_oss": _gpt_oss,
 }

@@ -266,6 +266,8 @@ def _kimi_linear(r: ConfigReader) -> dict[str, Any]:
     if r.config.get("moe_layer_freq", 1) != 1:
         r.problems.append("moe_layer_freq other than 1 is not supported")
     r.departures.append(_NO_POSITIONS)
+    if blocks := r.count("attn_res_block_size"):
+        r.departures.append(f"residuals that attend to blocks of {blocks} layers (attn_res_block_size)")
     heads = linear.size("num_heads", default=r.size("linear_num_heads", default=32))
     width = linear.size("head_dim", default=r.size("linear_head_dim", default=128))
     kernel = r.size("linear_conv_kernel_dim", default=4)
@@ -283,7 +285,10 @@ def _kimi_linear(r: ConfigReader) -> dict[str, Any]:
         "recurrence": Recurrence(
             kind="kimi-delta", key_heads=heads, value_heads=heads, key_dim=width, value_dim=width,
             conv_kernel=linear.size("short_conv_kernel_size", default=kernel),
+            full_rank_gate=linear.flag("use_full_rank_gate", default=False),
         ),
+        "attention_gate": r.flag("mla_use_output_gate", default=False),
+        "moe_latent_size": r.count("routed_expert_hidden_size"),
         "num_experts": r.size("num_experts", "num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_token", "num_experts_per_tok"),
         "moe_intermediate_size": inner,

@@ -17,6 +17,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import CP_KINDS
 from costmodel.models.attention import AttentionName
+from costmodel.models.compressed_attention import CompressedAttention
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -64,7 +65,7 @@ def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantit
 
 def kind_pairs(model: ModelSpec, kind: LayerKind, sequence_length: Quantity) -> Quantity:
     """Average causal pairs per head and sequence over the layers of a kind (windowed and full ones)."""
-    if model.index_topk:
+    if model.chooses_keys(kind):
         return attended_pairs(sequence_length, model.index_topk)
     full = attended_pairs(sequence_length)
     if kind.sliding_share == 0:
@@ -133,7 +134,9 @@ def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     )
     positions = elementwise("rotary", traffic_bytes=rotary_accesses(stack) * qk_bytes, count=2)
     gathered = _gathered_key_heads(stack, shard, model.num_key_value_heads, width)
-    return (qkv, *gathered, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
+    turned = (positions,) * (model.learned_positions == 0)
+    indexer = _indexer(model, linear_dtype(work.job), shard)
+    return (qkv, *gathered, *(norms,) * model.qk_norm, *turned, *indexer)
 
 
 def _gathered_key_heads(
@@ -188,7 +191,8 @@ def _latent_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
         kept = [*kept[:1], *map(repeat, kept[1:])]
         query = (*kept, repeat(drop_input(query_up)))
         norm, up, rotary = repeat(norm), repeat(drop_input(up)), repeat(rotary)
-    return (*query, down, norm, up, rotary, *_indexer(model, dtype, shard))
+    gate = gemm("gate", m=T, n=heads * model.v_head_dim, k=H, dtype=dtype, saved_elements=0)
+    return (*query, *(gate,) * model.attention_gate, down, norm, up, rotary, *_indexer(model, dtype, shard))
 
 
 def _latent_norm(name: str, work: Workload, numbers: Quantity, parameters: int) -> Op:
@@ -210,15 +214,16 @@ def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:
     The scores of a sequence, one a pair after the heads are summed, are written and read in fp32. Where only
     some layers choose, each has that share of an indexer.
     """
-    T, H, q = shard.tokens, model.hidden_size, model.q_lora_rank
-    if not model.index_heads:
+    T, H, attention = shard.tokens, model.hidden_size, model.attention
+    if isinstance(attention, CompressedAttention) or not attention.index_heads:
         return ()
     share = model.index_share
     n, d = model.index_heads, model.index_head_dim
     pairs = shard.microbatch_size * attended_pairs(shard.sequence_length) / shard.cp
     kept = share * (HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n)
-    query = gemm("index_query", m=T, n=share * n * d, k=q, dtype=dtype, saved_elements=0)
-    key = gemm("index_key", m=T, n=share * (d + n), k=H, dtype=dtype, saved_elements=0)
+    weighed = n if model.kv_lora_rank else 0  # heads whose scores a product of the token weighs
+    query = gemm("index_query", m=T, n=share * n * d, k=model.q_lora_rank or H, dtype=dtype, saved_elements=0)
+    key = gemm("index_key", m=T, n=share * (d + weighed), k=H, dtype=dtype, saved_elements=0)
     scores = Op(
         name="index_scores",
         kind=OpKind.SCAN,
@@ -226,7 +231,7 @@ def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:
         bytes=share * (2 * FLOAT_BYTES * pairs + HALF_BYTES * T * (n + 1) * d),
         saved_bytes=kept,
         saved_bytes_selective=kept,
-        parameters=round(share * (n * d * q + (d + n) * H + 2 * d)) - query.parameters - key.parameters,
+        parameters=attention.index_parameters - query.parameters - key.parameters,
     )
     return query, key, scores
 
@@ -361,7 +366,7 @@ def _core_attention(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple
         + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
         + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.memory.keeps_gathered_keys
     )
-    module = "mla_up_proj"
+    module, chosen = "mla_up_proj", model.chooses_keys(kind)
     inputs_again = module in stack.timing.recomputed_modules and module in model.attention.modules
     attention = Op(
         name="attention",
@@ -373,8 +378,8 @@ def _core_attention(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple
         kv_tokens=document,
         head_dim=model.qk_head_dim,
         value_head_dim=value_dim,
-        window=model.index_topk or (model.sliding_window if kind.sliding_share else None),
-        windowed_share=1.0 if model.index_topk else kind.sliding_share,
+        window=model.index_topk if chosen else (model.sliding_window if kind.sliding_share else None),
+        windowed_share=1.0 if chosen else kind.sliding_share,
         fused=stack.timing.flash_attention,
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.timing.flash_attention else 2 * HALF_BYTES * scores),

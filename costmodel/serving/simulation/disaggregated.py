@@ -251,24 +251,25 @@ def _least_loaded(pool: list[Replica]) -> int:
 
 
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:
-    """Serve the whole load on a prefill pool and a decode pool.
+    """Serve the whole load on a prefill pool and a decode pool; a request waits for admission in both.
 
-    Times to first token are the prefill pool's. A request waits for admission in both pools.
+    The client sees its first token when the worker that decodes has fetched the cache and has a place for
+    the request; of a request of one token, when its prompt is computed.
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
-    return _simulation(fleet, prefill, load)
+    return _simulation(fleet, prefill, decode, load)
 
 
 def simulate_pools_unless_late(
     prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load, late: tuple[float, float]
 ) -> Simulation | None:
-    """The same, or None as soon as more first tokens than `late` lets be come after its time."""
+    """The same, or None as soon as more prompts than `late` lets be are computed after its time."""
     fleet = Fleet(prefill, decode, transfer, load, late)
-    return _simulation(fleet, prefill, load) if fleet.run() else None
+    return _simulation(fleet, prefill, decode, load) if fleet.run() else None
 
 
-def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
+def _simulation(fleet: Fleet, prefill: PoolRules, decode: PoolRules, load: Load) -> Simulation:
     """What both pools did, once all is served."""
     first, last = np.asarray(fleet.prefill[0].finish_s), np.asarray(fleet.decode[0].finish_s)
     single = load.output_tokens == 1
@@ -279,12 +280,13 @@ def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
     finish = np.where(single, first, last)
     entered, fetched = (np.asarray(pool[0].admitted_s) for pool in (fleet.prefill, fleet.decode))
     waited = np.where(single, 0.0, fetched - (first + np.asarray(fleet.transfer_s)))
+    seen = np.where(single, first + prefill.times.response_s, fetched + decode.times.response_s)
     end_s = float(finish.max())
     busy_s, window_s = fleet.window.closed(fleet.busy_s, end_s)
     prompts_s, _ = fleet.window_of_prompts.closed(fleet.prefill_busy_s, end_s)
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
-        first_token_s=np.minimum(first + prefill.times.response_s, finish),
+        first_token_s=np.minimum(seen, finish),
         finish_s=finish,
         admitted_s=entered + waited,
         output_tokens=load.output_tokens,
@@ -300,7 +302,6 @@ def _simulation(fleet: Fleet, prefill: PoolRules, load: Load) -> Simulation:
         window_s=window_s,
         prefill_busy_s=prompts_s,
         filling=load.filling,
-        decoding_s=np.where(single, 0.0, fetched),
     )
 
 

@@ -33,8 +33,7 @@ class Simulation:
     `restarts` are those of the `preemptions` that met a prompt half computed. Of several `replicas` that were
     simulated apart requests are in their common order, and `busy_s` is that of the mean replica. It is of the
     `window_s` in which an open load that `filling` requests have filled it arrives, or of the whole run;
-    `prefill_busy_s` is that of the mean prefill worker of two pools, and `decoding_s` when each request was
-    admitted where its output is decoded (0 in one pool).
+    `prefill_busy_s` is that of the mean prefill worker of two pools.
     """
 
     arrival_s: Floats
@@ -55,7 +54,6 @@ class Simulation:
     replicas: int = 1
     filling: int = 0
     prefill_busy_s: float = 0.0
-    decoding_s: Floats | float = 0.0
 
     @property
     def ttft_s(self) -> Floats:

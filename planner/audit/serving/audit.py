@@ -17,6 +17,7 @@ from planner.audit.serving.running import RunningServer, running, running_pools
 from planner.audit.serving.server import Server, Unknown
 from planner.audit.serving.start import Start, start_of
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.lengths import length_notes
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
@@ -50,6 +51,8 @@ class LoadAudit:
     changes: tuple[ServerChange, ...] = ()
     findings: tuple[tuple[str, str], ...] = ()
     fits: bool = True
+    assumed: tuple[str, ...] = ()
+    """What was taken for lengths that nobody gave."""
 
     @property
     def measured_per_s(self) -> float | None:
@@ -195,20 +198,21 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     asked = understand_serving(flags, model=pools.decode.model)
     request, hierarchy = asked.requests[0]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
+    assumed = tuple(length_notes(load.flags, request.job))
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
-        return LoadAudit(load=load, best=best, findings=findings, fits=False)
+        return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     if now.prefill_short is not None:
         short = now.prefill_short
         findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     changes = pool_changes(now=now, best=best)
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
+    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
 
 
 def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Iterator[tuple[str, str]]:
@@ -256,16 +260,16 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
     asked = understand_serving(_flags(server, load.flags), model=server.model)
     request, hierarchy = asked.requests[0]
-    findings = tuple(_findings(server, request))
+    findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
-        return LoadAudit(load=load, best=best, findings=findings, fits=False)
+        return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     changes = server_changes(cal, server, request, hierarchy, now=now, best=best) if load.compares else ()
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings)
+    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
 
 
 def _flags(server: Server, load: ServeFlags) -> ServeFlags:

@@ -68,10 +68,15 @@ def server_changes(
             continue
         if then.requests_per_s > (1 + LEAST_GAIN) * now.requests_per_s:
             alike = replace(then.plan.decode, max_batch=now.plan.decode.max_batch)
-            lifted = server.max_batch is not None and other.max_batch is None
-            words = (
-                (f"without {_BATCH[server.engine]}",) if lifted else _otherwise(now.plan, then.plan, alike)
-            )
+            left_out = [
+                flags[server.engine]
+                for flags, dropped in (
+                    (_BATCH, server.max_batch is not None and other.max_batch is None),
+                    (_NO_OVERLAP, other.overlaps and not server.overlaps),
+                )
+                if dropped
+            ]
+            words = tuple(f"without {flag}" for flag in left_out) or _otherwise(now.plan, then.plan, alike)
             changes.append(_change(words, then.plan, then.requests_per_s))
     return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))
 
@@ -95,6 +100,10 @@ def pool_changes(*, now: RunningServer, best: ServingPlan | None) -> tuple[Serve
 
 
 _BATCH = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
+_NO_OVERLAP = {
+    "vllm": "--no-async-scheduling", "sglang": "--disable-overlap-schedule",
+    "trtllm": "disable_overlap_scheduler: true",
+}  # fmt: skip
 
 
 def _change(
@@ -116,6 +125,8 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     default = scheduler_default(stack, hierarchy.gpu)
     if server.max_batch is not None:
         yield replace(server, max_batch=None)
+    if not server.overlaps:
+        yield replace(server, overlaps=True)
     budgets = {default.token_budget, *stack.chunk_sizes} if stack.chunked else set()
     for budget in sorted(budgets - {server.token_budget or default.token_budget}):
         yield replace(server, token_budget=budget)

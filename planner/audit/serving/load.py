@@ -19,7 +19,8 @@ MOST_LOADS = 8
 """That are judged of one server: each is a search of its own."""
 LOAD_WORDS = {
     "--rate": "rate", "--concurrency": "concurrency", "--input": "input_tokens",
-    "--output-tokens": "output_tokens", "--ttft": "ttft", "--tpot": "tpot", "--trace": "trace",
+    "--output-tokens": "output_tokens", "--input-p99": "input_p99", "--output-p99": "output_p99",
+    "--ttft": "ttft", "--tpot": "tpot", "--trace": "trace",
 }  # fmt: skip
 """What may be said of the load of a server, and the field of `ServeFlags`."""
 _RESULT_WORDS = ('"mean_ttft_ms"', '"time_to_first_token"')
@@ -79,12 +80,24 @@ def loads_of(
 
 def _of_figures(asked: ServeFlags, figures: Figures) -> ServeFlags:
     """The load that a client measured; a burst has all its requests in flight until they end."""
+    inputs, outputs, share = figures.input_tokens, figures.output_tokens, figures.lowest_length_share
     return replace(
         asked,
         concurrency=str(figures.burst or figures.concurrency),
-        input_tokens=str(figures.input_tokens),
-        output_tokens=str(figures.output_tokens),
+        input_tokens=str(inputs),
+        output_tokens=str(outputs),
+        input_p99=asked.input_p99 or _p99_of_share(inputs, share),
+        output_p99=asked.output_p99 or _p99_of_share(outputs, share),
     )
+
+
+def _p99_of_share(mean: int, share: float | None) -> str | None:
+    """The 99th percentile of lengths that are equally likely from this share of the longest on.
+
+    >>> _p99_of_share(900, 0.8), _p99_of_share(900, 1.0), _p99_of_share(900, None)
+    ('998', '900', None)
+    """
+    return None if share is None else str(round(mean * (0.99 + 0.01 * share) / ((1 + share) / 2)))
 
 
 def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | None:
@@ -95,8 +108,8 @@ def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | Non
         for name, words in _LENGTHS.items()
     }
     flags = replace(
-        asked, input_tokens=lengths["input_tokens"], output_tokens=lengths["output_tokens"], input_p99=ALIKE,
-        output_p99=ALIKE,
+        asked, input_tokens=lengths["input_tokens"], output_tokens=lengths["output_tokens"],
+        input_p99=asked.input_p99 or ALIKE, output_p99=asked.output_p99 or ALIKE,
     )  # fmt: skip
     if limit is not None:
         return replace(flags, concurrency=limit)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.kernels.tables import Calibration
+from costmodel.serving.engine import without_overlap
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
@@ -161,9 +162,11 @@ def _started(
     cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, *, phase: str = WHOLE
 ) -> Option | Rejected:
     """A replica of the server."""
+    deployment = deployment_of(request, hierarchy, server.weights, server.layout)
+    stack = deployment.stack if server.overlaps else without_overlap(deployment.stack)
     return started_option(
         cal,
-        deployment_of(request, hierarchy, server.weights, server.layout),
+        replace(deployment, stack=stack),
         request.job,
         max_batch=server.max_batch,
         token_budget=server.token_budget,

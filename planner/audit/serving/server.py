@@ -69,6 +69,7 @@ class Server:
         version: Of the engine, where the files name it; "" is the newest known.
         drafter: What drafts tokens ahead of the model; "" for nothing.
         draft_tokens: Tokens that it drafts a step.
+        overlaps: Whether the next step is prepared while one runs, which a switch may end.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
     """
@@ -95,6 +96,7 @@ class Server:
     version: str = ""
     drafter: str = ""
     draft_tokens: int = 0
+    overlaps: bool = True
 
     @property
     def num_gpus(self) -> int:
@@ -181,6 +183,7 @@ def server_of(
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
+        overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
 

@@ -80,6 +80,8 @@ def length_notes(flags: ServeFlags, job: ServingJob) -> list[str]:
     taken = {"--input-p99": (flags.input_p99, job.input_tokens_p99, "prompts"),
              "--output-p99": (flags.output_p99, job.output_tokens_p99, "outputs")}  # fmt: skip
     values = {flag: f"{side} of {p99}" for flag, (given, p99, side) in taken.items() if not given and p99}
+    if flags.concurrency is not None and not (flags.input_p99 or flags.output_p99):
+        notes.append("requests of one length, as benchmark clients send (--input-p99, --output-p99)")
     if values:
         what = " and ".join(values.values())
         notes.append(f"lengths spread as published loads do, to {what} tokens at p99 ({', '.join(values)})")

@@ -47,13 +47,14 @@ def calibration() -> Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One replica under one scheduler, in one phase."""
+    """One replica under one scheduler, in one phase; what it computes is seen `handed_over_s` later."""
 
     name: str
     phase: str
     num_gpus: int
     times: StepTimes
     rules: Scheduler
+    handed_over_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,8 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     )  # fmt: skip
     running = _most_running(times, job, batch)
     waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
+    decoded = job.output_tokens >= 60 or (job.output_tokens > 1 and not job.output_tokens_p99)
+    handed_s = stack.transfer_s if phase == "prefill" and decoded else 0.0
     for (size, held), steps in product(room.items(), {waits, 0}):
         rules = Scheduler(
             token_budget=size, max_batch=running, kv_capacity_tokens=held, mixed=stack.mixed,
@@ -172,7 +175,9 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
             lagged=stack.lagged and not (stack.name == "trtllm" and phase == "prefill"),  # no overlap scheduler
         )  # fmt: skip
         name = f"{phase} {layout.label} {deployment.weights} {size} {steps}"
-        yield Kind(name=name, phase=phase, num_gpus=layout.num_gpus, times=times, rules=rules)
+        yield Kind(
+            name=name, phase=phase, num_gpus=layout.num_gpus, times=times, rules=rules, handed_over_s=handed_s
+        )
 
 
 def _most_running(times: StepTimes, job: ServingJob, batch: int) -> int:
@@ -231,7 +236,7 @@ def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, which it serves in the long run."""
     load, first = load_of(kind, job, rate_per_s)
     found = simulate(kind.times, kind.rules, load)
-    kept = within(found, job, kind.phase, slice(first, None)) and rate_per_s <= sustained_per_s(kind, job)
+    kept = within(found, job, kind, slice(first, None)) and rate_per_s <= sustained_per_s(kind, job)
     return kept and lasts(kind, job, rate_per_s)
 
 
@@ -245,7 +250,7 @@ def lasts(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     found = simulate(kind.times, kind.rules, seen_by(kind, spread_load(job, rate_per_s, FILLING + COUNTED)))
     waiting = int((found.admitted_s > found.arrival_s[-1]).sum())
     steady = waiting < MOST_WAITING * (FILLING + COUNTED)
-    return steady and within(found, job, kind.phase, slice(FILLING, None))
+    return steady and within(found, job, kind, slice(FILLING, None))
 
 
 def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
@@ -284,14 +289,14 @@ def seen_by(kind: Kind, load: Load) -> Load:
     return replace(load, cached_tokens=load.input_tokens) if kind.phase == "decode" else load
 
 
-def within(found: Simulation, job: ServingJob, phase: str, counted: slice) -> bool:
-    """Whether these requests keep the limits of the phase at the job's percentile.
+def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bool:
+    """Whether these requests keep the limits of the kind's phase at the job's percentile.
 
     A request stays with a pool for a part of its end-to-end time, so no longer than that may take.
     """
     limits = (
-        (found.ttft_s, job.ttft_s, phase != "decode"),
-        (found.tpot_s, job.tpot_s, phase != "prefill" and job.output_tokens > 1),
+        (found.ttft_s + kind.handed_over_s, job.ttft_s, kind.phase != "decode"),
+        (found.tpot_s, job.tpot_s, kind.phase != "prefill" and job.output_tokens > 1),
         (found.end_to_end_s, job.end_to_end_s, True),
     )
     return all(
@@ -352,7 +357,7 @@ def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
     found = simulate(kind.times, kind.rules, load)
     steady = slice(each, -each) if each > kind.rules.max_batch else slice(None)
     rate = (job.concurrency or 1) / float(found.end_to_end_s[steady].mean())
-    return rate if within(found, job, "whole", steady) else None
+    return rate if within(found, job, kind, steady) else None
 
 
 def refuted(question: Question, answer: ServingPlan | ServingInfeasible) -> str | None:

@@ -190,7 +190,22 @@ def test_a_prompt_waits_for_the_cache_and_the_slot_of_one_that_is_still_to_move(
         Transfer(latency_s=2.0, s_per_token=0.0), given_lengths([1000, 1000], [2, 2], [0.0, 0.005]),
     )  # fmt: skip
     second = 2.02 if waits else 0.02
-    assert done.first_token_s.tolist() == pytest.approx([0.01, second], abs=1e-9)
+    assert (done.first_token_s - 2.0).tolist() == pytest.approx([0.01, second], abs=1e-3)
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_first_token_is_seen_where_outputs_are_decoded(places: int) -> None:
+    """Two prompts computed after 0.02 s and fetched after 0.3 more: the second waits for a place where there is one."""
+    rules, few = (
+        Scheduler(token_budget=2000, max_batch=most, kv_capacity_tokens=10_000) for most in (8, places)
+    )
+    done = simulate_pools(
+        PoolRules(workers=1, times=step_times(), rules=rules), PoolRules(workers=1, times=step_times(), rules=few),
+        Transfer(latency_s=0.3, s_per_token=0.0), given_lengths([1000, 1000], [11, 11], [0.0, 0.0]),
+    )  # fmt: skip
+    first, second = done.first_token_s.tolist()
+    assert first == pytest.approx(0.32)
+    assert second == pytest.approx(first if places == 2 else done.finish_s[0])
 
 
 @settings(max_examples=25, deadline=None)

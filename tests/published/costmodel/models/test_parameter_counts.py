@@ -157,6 +157,12 @@ ROUNDED = {
     "nemotron-3-nano-30b-a3b": (31.6e9, 1e8, "the Nemotron 3 Nano report: 31.6B total"),
     "nemotron-3-super-120b-a12b": (120.6e9, 1e8, "the Nemotron 3 Super report: 120.6B total"),
     "nemotron-3-ultra-550b-a55b": (550e9, 1e9, "huggingface.co/nvidia: 550B total"),
+    "minimax-m3": (
+        426_174_572_928,
+        100,
+        "huggingface.co/MiniMaxAI/MiniMax-M3: its tensors, those of its tower apart",
+    ),
+    "kimi-k3": (2.78e12, 1e10, "huggingface.co/moonshotai/Kimi-K3: 2.78T"),
     "kimi-linear-48b-a3b": (49.1e9, 1e8, "huggingface.co/moonshotai/Kimi-Linear-48B-A3B-Instruct: 49B"),
     "minimax-text-01": (456e9, 1e9, "arXiv 2501.08313: 456B total"),
     "deepseek-v3.2": (671e9, 1e9, "arXiv 2412.19437, and an indexer of 14 million a layer"),

@@ -93,7 +93,7 @@ REFUSED = {
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
     "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
-    "Kimi-K3": "kimi-k2", "command-r+": "command-r-35b", "c4ai-command-r+": "command-r-35b",
+    "Kimi-K4": "kimi-k3", "command-r+": "command-r-35b", "c4ai-command-r+": "command-r-35b",
     "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip
 """Models that are not here, and one that is proposed in their place."""

@@ -336,6 +336,42 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
+SEEING = {
+    "kimi-k3": {
+        "model_type": "kimi_k3", "vision_config": {}, "text_config": {
+            "model_type": "kimi_linear", "first_k_dense_replace": 1, "hidden_act": "situ", "hidden_size": 7168,
+            "intermediate_size": 33792, "kv_lora_rank": 512, "moe_intermediate_size": 3072, "moe_layer_freq": 1,
+            "linear_attn_config": {
+                "full_attn_layers": [*range(4, 93, 4), 93], "head_dim": 128, "num_heads": 96,
+                "short_conv_kernel_size": 4, "use_full_rank_gate": True, "gate_lower_bound": -5.0,
+            },
+            "attn_res_block_size": 12, "mla_use_nope": True, "mla_use_output_gate": True,
+            "max_position_embeddings": 1048576, "num_attention_heads": 96, "num_experts": 896,
+            "num_experts_per_token": 16, "num_hidden_layers": 93, "num_key_value_heads": 96,
+            "num_shared_experts": 2, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "rms_norm_eps": 1e-05, "routed_expert_hidden_size": 3584, "routed_scaling_factor": 1.0,
+            "tie_word_embeddings": False, "v_head_dim": 128, "vocab_size": 163840,
+        },
+    },
+    "minimax-m3": {
+        "model_type": "minimax_m3_vl", "vision_config": {}, "text_config": {
+            "dense_intermediate_size": 12288, "head_dim": 128, "hidden_act": "swigluoai", "hidden_size": 6144,
+            "intermediate_size": 3072, "max_position_embeddings": 1048576, "moe_layer_freq": [0] * 3 + [1] * 57,
+            "num_mtp_modules": 1,
+            "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 60,
+            "num_key_value_heads": 4, "num_local_experts": 128, "rms_norm_eps": 1e-06, "rope_theta": 5000000,
+            "rotary_dim": 64, "routed_scaling_factor": 2.0, "scoring_func": "sigmoid",
+            "shared_intermediate_size": 3072, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+            "use_qk_norm": True, "use_routing_bias": True, "vocab_size": 200064,
+            "sparse_attention_config": {
+                "use_sparse_attention": True, "sparse_index_dim": 128, "sparse_num_index_heads": 4,
+                "sparse_topk_blocks": 16, "sparse_block_size": 128,
+                "sparse_attention_freq": [0] * 3 + [1] * 57,
+            },
+        },
+    },
+}  # fmt: skip
+"""Published configurations of catalogued language models that lie beside a tower."""
 CONFIGS["glm-5.2"] = {
     **CONFIGS["glm-5"],
     "index_topk_freq": 4,
@@ -360,6 +396,14 @@ def test_layers_that_reuse_a_choice_are_counted_however_they_are_named(words: di
 def sizes(spec: ModelSpec) -> ModelSpec:
     """A model without its name and source."""
     return dataclasses.replace(spec, name="", source="", as_of="")
+
+
+@pytest.mark.parametrize("name", SEEING)
+def test_a_language_model_beside_a_tower_is_the_catalogued_one(name: str) -> None:
+    """What its checkpoint stores apart: that is in its ``quantization_config``."""
+    told, known = model_of_config(SEEING[name], name=name), model(name)
+    apart = {"left_out": "", "weight_format": "", "stored": told.stored}
+    assert sizes(replace(told, left_out="")) == sizes(replace(known, **apart))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

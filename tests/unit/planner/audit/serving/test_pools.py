@@ -156,14 +156,14 @@ def replace_load(flags: ServeFlags) -> ServeFlags:
 
 
 def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
-    """Rather than that nothing does: experts over all ranks, of which no run is known."""
-    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8"
+    """Rather than that nothing does: a split of which no run is known, beside those of which there are."""
+    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --ep-size 8"
     files = {
         f"{phase}.sh": f"{command} --disaggregation-mode {phase} --port {port}"
         for phase, port in (("prefill", 30_000), ("decode", 30_001))
     }
     flags = ServeFlags(concurrency="50", input_tokens="1000", output_tokens="200")
-    audit = audited_server_texts(files, flags, {}, gpu="h200-sxm")
+    audit = audited_server_texts(files, flags, {}, gpu="b200-sxm")
     assert audit is not None
     (load,) = audit.loads
     assert load.best is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 
 import meshplan
 from app.reports.audit.server import latencies_of, server_answer
-from planner.audit.serving.audit import ServingAudit
-from planner.audit.serving.texts import audited_server_texts, predicted_plan
+from costmodel.serving.engine import serving_stack
+from planner.audit.read import read_texts
+from planner.audit.serving.audit import LoadAudit, ServingAudit
+from planner.audit.serving.texts import audited_server_texts, judged, predicted_plan
 from planner.questions.flags import ServeFlags
 from planner.serving.plan import serving_from_json, serving_to_json
 from topology.base.errors import InputError, NoFeasiblePlanError
@@ -135,3 +138,49 @@ def test_recorded_requests_are_predicted(tmp_path: Path, folder: str, model: str
             assert np.percentile(predicted, level) == pytest.approx(np.percentile(measured, level), rel=bound)
     span_s = max(row["last_token_ts"] for row in rows) - min(row["queued_ts"] for row in rows)
     assert now.makespan_s == pytest.approx(span_s, rel=0.05)
+
+
+def predicted_of(command: str, load: ServeFlags) -> LoadAudit:
+    """A load on the server of a command, beside no other server."""
+    texts = {"serve.sh": command}
+    audit = judged(read_texts(texts), texts, {}, load, {}, gpu="h100-sxm", compares=False)
+    (load_audit,) = audit.loads
+    assert load_audit.running is not None
+    return load_audit
+
+
+def test_lengths_are_taken_as_said_and_else_told() -> None:
+    """Under a rate prompts of four means at p99; alike they wait less, and nothing is taken for granted."""
+    load = ServeFlags(rate="8/s", input_tokens="2000", output_tokens="50")
+    spread, alike, given = (
+        predicted_of("vllm serve Qwen/Qwen3-4B", replace(load, input_p99=p99, output_p99=p99_out))
+        for p99, p99_out in ((None, None), ("alike", "alike"), ("4000", "100"))
+    )
+    assert ["tokens at p99 (--input-p99" in words for words in spread.assumed] == [True]
+    assert (alike.assumed, given.assumed) == ((), ())
+    times = [each.running.ttft_s for each in (alike, given, spread) if each.running is not None]
+    assert times == sorted(times)
+    assert times[0] < times[2] / 1.1
+
+
+def test_a_number_in_flight_is_of_one_length_and_says_so() -> None:
+    load = ServeFlags(concurrency="8", input_tokens="500", output_tokens="50")
+    (words,) = predicted_of("vllm serve Qwen/Qwen3-4B", load).assumed
+    assert "of one length" in words
+
+
+@pytest.mark.parametrize(
+    ("command", "switch"),
+    [
+        ("vllm serve Qwen/Qwen3-4B", "--no-async-scheduling"),
+        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3-4B", "--disable-overlap-schedule"),
+    ],
+)
+def test_a_switch_that_ends_the_overlap_costs_host_time_every_step(command: str, switch: str) -> None:
+    """As much as versions pay that have none (vLLM before 0.14)."""
+    load = ServeFlags(concurrency="1", input_tokens="100", output_tokens="400")
+    with_it, without = (predicted_of(words, load).running for words in (command, f"{command} {switch}"))
+    assert with_it is not None
+    assert without is not None
+    scheduling_s = serving_stack(with_it.plan.request.engine).scheduling_s
+    assert without.tpot_s - with_it.tpot_s == pytest.approx(scheduling_s, rel=0.1)
