@@ -36,6 +36,9 @@ LARGE = "model=llama-3.1-405b&gpus=16384"
 MIXED = "model=deepseek-v3&gpus=2048&global_batch_size=4096"
 LARGE_SEARCH = "model=deepseek-v3&gpus=2048&global_batch_size=4104"
 IDLE = '() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"'
+TYPED_EVERY_S = 0.2
+COMPLETE = 0
+"""`ScriptFinishedStatus` of a page that was drawn to its end; others were superseded."""
 REST_MS, MOST_WAIT_MS = 300, 120_000
 WATCH = """(text) => {
   const stands = () => [...document.querySelectorAll("[data-testid=stCaptionContainer]")]
@@ -296,6 +299,10 @@ def time_sessions(port: int, server: int) -> None:
     new = [f"global_batch_size={batch}" for batch in range(800, 800 + 8 * SESSIONS, 8)]
     row("ten sessions, ten new questions", "≤ 2.5 s", ask_at_once(port, new))
     row("the same again", "", ask_at_once(port, new))
+    typed = [f"global_batch_size={batch}" for batch in range(1600, 1600 + 8 * SESSIONS, 8)]
+    used_s = sum(map(processor_s, family(server)))
+    row("ten questions typed in a row", "≤ 1.5 s", [asyncio.run(type_quickly(port, typed))])
+    row("  processor time of all ten", "", [sum(map(processor_s, family(server))) - used_s])
     after = resident_bytes(server)
     print(f"server: {after / MIB:.0f} MiB, {(after - before) / MIB:+.0f} MiB for {3 * SESSIONS} sessions")
     beside = time_beside(port)
@@ -339,6 +346,27 @@ async def change_often(port: int, queries: Sequence[str]) -> None:
             answer = ForwardMsg()
             while answer.WhichOneof("type") != "script_finished":
                 answer.ParseFromString(await socket_.recv())
+
+
+async def type_quickly(port: int, queries: Sequence[str]) -> float:
+    """One session whose question changes before it is answered; seconds from the last change to its page."""
+    import websockets
+    from streamlit.proto.BackMsg_pb2 import BackMsg
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+    address = f"ws://127.0.0.1:{port}/_stcore/stream"
+    async with websockets.connect(
+        address, subprotocols=["streamlit"], max_size=None, origin=f"http://127.0.0.1:{port}"
+    ) as socket_:
+        for query in queries:
+            await asyncio.sleep(TYPED_EVERY_S)
+            question = BackMsg()
+            question.rerun_script.query_string = query
+            await socket_.send(question.SerializeToString())
+        started, answer = time.perf_counter(), ForwardMsg()
+        while answer.WhichOneof("type") != "script_finished" or answer.script_finished != COMPLETE:
+            answer.ParseFromString(await socket_.recv())
+    return time.perf_counter() - started
 
 
 def held_by_changes(port: int, server: int, sessions: int, count: int) -> None:

@@ -28,8 +28,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 HEAD = """\
 # Engines
 
-What a plan promises is what is launched: `plan --for ENGINE` (by default the engine of the stack) plans
-within what the engine can be told, and `plan export --to ENGINE` reads back what it wrote, estimates it and
+What a plan promises is what is launched. `plan --for ENGINE` (by default the engine of the stack) plans
+within what the engine can be told. `plan export --to ENGINE` reads back what it wrote and estimates it. It
 succeeds only if step time and memory are the plan's. Otherwise it names the fields that differ and what they
 cost; `--nearest` writes the nearest and prints both. `--for any` is the space that no engine limits.
 
@@ -37,15 +37,21 @@ One contract per engine (`planner/engines/`) holds its words in both directions,
 and what it does without a word. This page is written from them by `tools/write_engines_page.py`; a test holds
 it to them.
 
-The engines' own parsers judge what is written: Megatron-LM's `validate_args` and the configuration and stages
-it makes of the arguments (megatron-core 0.19.2), Megatron-Bridge's `ConfigContainer` through
-`runtime_config_update` (0.6.2), torchtitan's `Trainer.Config` and `ParallelDims` (0.3.0), `DeepSpeedConfig`
-(0.19.8), and Accelerate's loader with the plugins that its launcher makes (1.15.0), in the environment that
-is exported and no other. The degrees, batch, stages, shards and recomputation that they derive must be the
-plan's: of the default plans, of published layouts and of random ones in the tests, of 2,000 random ones of
-each engine every night (`benchmarks/round_trip.py`), and of your plan in `plan validate`, where the engine is
-installed or `MESHPLAN_PARSERS` names an interpreter that has it (`python tools/build_parsers.py FOLDER` makes
-one). No GPU is asked: kernels are empty there, and Transformer Engine is taken to be 2.14.
+The engines' own parsers judge what is written:
+
+- Megatron-LM's `validate_args`, and the configuration and stages it makes of the arguments (megatron-core
+  0.19.2)
+- Megatron-Bridge's `ConfigContainer` through `runtime_config_update` (0.6.2)
+- torchtitan's `Trainer.Config` and `ParallelDims` (0.3.0)
+- `DeepSpeedConfig` (0.19.8)
+- Accelerate's loader, with the plugins that its launcher makes (1.15.0), in the environment that is
+  exported alone
+
+The degrees, batch, stages, shards and recomputation that they derive must be the plan's. Tests ask them of
+the default plans, of published layouts and of random ones. Every night asks 2,000 random ones of each
+engine (`benchmarks/round_trip.py`). `plan validate` asks them of your plan where the engine is installed.
+Elsewhere `MESHPLAN_PARSERS` names an interpreter that has it; `python tools/build_parsers.py FOLDER` makes
+one. No GPU is asked: kernels are empty there, and Transformer Engine is taken to be 2.14.
 
 ## What can be told
 
@@ -56,42 +62,42 @@ experts.
 LAUNCH = """\
 ## Launchers
 
-`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine:
-its settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a
-Dockerfile (a base by version and the last release that the contract describes), the plan, and what the
-launcher needs. Data, tokenizer and the like are variables that stop the script with a message where they
-are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and their memory,
-the driver, the engine's release, and between nodes the rate of the cards (`/sys/class/infiniband`,
-`/sys/class/net`) and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to
-sockets only where that is named (`NUMA_BINDING=node` for torchrun).
+`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine.
+It holds the settings, `environment.sh` with why each variable is there, `start.sh` for a node, and
+`ranks.csv`. Its Dockerfile has a base by version and the last release that the contract describes. The plan
+and what the launcher needs lie beside them. Data, tokenizer and the like are variables that stop the script
+with a message where they are not named. `preflight.sh` runs first on each node and says plan against found:
+GPUs and their memory, the driver, the engine's release, and between nodes the rate of the cards
+(`/sys/class/infiniband`, `/sys/class/net`) and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the
+same. Ranks are bound to sockets only where that is named (`NUMA_BINDING=node` for torchrun).
 
 Which node a rank is on is part of the plan. Where hosts differ by what they share (racks of a scale-up
 domain, leaves that lose bandwidth) the step is priced in the worst order too. Where the allocation that
-was read names its hosts, `hosts` holds them and `ranks.csv` the host of each rank: every node is where the
+was read names its hosts, `hosts` holds them and `ranks.csv` the host of each rank. So every node is where the
 plan has it. Elsewhere what an order is worth decides. If the step stays the same, the
 README says that any order will do. If not, `HOSTS` names a file with the hosts in the order of `node_rank`,
-one a line: each node looks up its own name in it, whatever number the launcher gave it, and without it
-nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue keeps the blocks that the
+one a line. Each node looks up its own name in it, whatever number the launcher gave it. Without it nothing
+starts; `HOSTS=any` takes the launcher's order. Under Kubernetes Kueue keeps the blocks that the
 plan needs; launchers that cannot keep an order refuse with both step times.
 
-Where stages run on unlike nodes, the hosts are in the order of their stages, and `preflight.sh` wants of
+Where stages run on unlike nodes, the hosts are in the order of their stages. `preflight.sh` wants of
 each node what its rank was planned on: product, memory, driver, NICs. A JobSet has a job with a node selector
 for each kind, and refuses where racks within a kind matter. Nodes may have unlike numbers of GPUs (`slurm`,
 `torchrun`, `mpi`, `kubernetes`). Other launchers than these and `ray` refuse unlike nodes, and all do where a
 stage leaves part of a node unused. `start.sh` names the GPUs of a node of which some are broken.
 
-No launcher has run on a cluster. shellcheck finds nothing in any script, the classes of Kubeflow's Trainer
-take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the
-training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task. Tests run `start.sh`,
-`preflight.sh` and what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the
-variables that these set, and the driver with stand-ins for Ray's classes. Open MPI 5's mapper, where it is
-installed, has process n on the n-th host of `HOSTS`.
+No launcher has run on a cluster. `shellcheck` finds nothing in any script. The classes of Kubeflow's
+Trainer take every word of the JobSet and the TrainJob. Where they are installed, so do kubernetes-validate,
+SkyPilot's Task, and the own models of the training operator, SageMaker and Vertex AI. Tests run `start.sh`
+and `preflight.sh`. They also run what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node,
+with the variables that these set. The driver runs with stand-ins for Ray's classes. Open MPI 5's mapper,
+where it is installed, has process n on the n-th host of `HOSTS`.
 
 """
 PROGRAM = """\
-`program.json` holds what no file of the engine decides (sequence length, attention, batch, accumulation,
-precision, optimizer, recomputation); a bundle runs the program by `planned.py`, which hands them on and
-stops it unless it says before its first step, `planned.check(...)`, that it uses them."""
+`program.json` holds what no file of the engine decides: sequence length, attention, batch, accumulation,
+precision, optimizer, recomputation. A bundle runs the program by `planned.py`, which hands them on. It stops
+the program unless that says before its first step, `planned.check(...)`, that it uses them."""
 CELLS: dict[str, dict[str, Any]] = {
     "tensor": {"tp": 2, "sequence_parallel": True}, "tensor, whole sequences": {"tp": 2},
     "pipeline": {"pp": 2}, "context, ring": {"cp": 2}, "context, Ulysses": {"cp": 2, "cp_kind": "ulysses"},

@@ -182,7 +182,7 @@ def _wire_trace(
     name = wires[0].level if load is None else level_text(load)
     return go.Scatter(
         x=xs, y=ys, mode="lines", line={"width": width, "color": colour}, name=name.partition(" (")[0],
-        opacity=0.8, hovertext=wires[0].level if load is None else level_text(load), hoverinfo="text",
+        hovertext=wires[0].level if load is None else level_text(load), hoverinfo="text",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ MEMORY_COLOURS: Mapping[str, str] = {
 }
 """Colours of the parts of memory."""
 
-FAINTEST = 0.3
+FAINTEST = 0.34
 """Opacity of a line that nothing crosses."""
 HEIGHT = 340
 _FEWEST_TICKS = 3
@@ -67,7 +67,7 @@ def busy_colour(share: float) -> str:
     dark paper would be brown.
 
     >>> busy_colour(0.0), busy_colour(1.0)
-    ('rgba(112, 119, 128, 0.3)', 'rgba(213, 94, 0, 1)')
+    ('rgba(112, 119, 128, 0.34)', 'rgba(213, 94, 0, 1)')
     """
     share = min(1.0, max(0.0, share))
     opacity = FAINTEST + (1 - FAINTEST) * share

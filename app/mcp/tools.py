@@ -30,8 +30,11 @@ NO_PARTS: Final = frozenset({
 """Flags that run code, write, listen, or say the form of an answer."""
 KEPT: Final[Mapping[str, frozenset[str]]] = {"serve": frozenset({"--input"}), "audit": frozenset({"--input"})}
 """Flags of the list above that mean something harmless in a command: the tokens of a prompt."""
-LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {"audit": frozenset({"--anchor"})}
-"""Flags that one command keeps something under."""
+LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {
+    "audit": frozenset({"--anchor"}),
+    "memory": frozenset({"name"}),
+}
+"""Of one command: a flag that keeps something under a name, an argument that a flag says too."""
 MOST_CHARACTERS: Final = 4_000
 """Of one value; a file says more."""
 MOST_VALUES: Final = 64

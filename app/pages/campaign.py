@@ -24,7 +24,7 @@ from app.pages.base.frame import (
 )
 from app.pages.base.sections import show_section
 from app.pages.question.bar import job_question
-from app.quantities import format_percent, format_sum
+from app.quantities import format_number, format_percent, format_sum
 from app.reports.campaign.sections import campaign_sections, spares_paid
 from app.reports.plan_headline import headline_of, run_s
 from costmodel.campaign.course import Course
@@ -117,7 +117,7 @@ def show_numbers(campaign: Campaign) -> None:
 
 def _span(band: Band) -> str:
     """Both ends of a band."""
-    return f"{three_digits(band.p10)} – {three_digits(band.p90)}"
+    return f"{format_number(band.p10)} – {format_number(band.p90)}"
 
 
 def band_in_words(band: Band) -> str:

@@ -55,7 +55,7 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
     document = side.document()
     first = side.findings[0] if side.findings else None
     verdict = f"{first.words}: {first.evidence}" if first is not None else "no cause is recorded"
-    pairs = [("memory", _memory(each)) for each in side.memory]
+    pairs = [("memory", _memory(each)) for each in side.memory[MOST_MEMORIES:]]  # others have a table
     if side.slowdown is not None:
         lost = side.slowdown.seconds - side.slowdown.ideal_s
         pairs.append(
@@ -63,7 +63,10 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
         )
     sections: list[Section] = [Facts(title="", pairs=tuple(pairs))] if pairs else []
     sections += _memory_tables(side)
-    lines = tuple(f"{each.words}: {each.evidence}\nfix: {each.fix}" for each in side.findings[:MOST_FINDINGS])
+    lines = tuple(
+        f"{each.words}{'' if each is first else f': {each.evidence}'}\nfix: {each.fix}"
+        for each in side.findings[:MOST_FINDINGS]
+    )
     if lines:
         sections.append(Lines(title="Causes", lines=lines, ordered=True))
     return Answer(
@@ -82,7 +85,8 @@ def _memory_tables(side: SideEvidence) -> list[Section]:
         planned = any(row.predicted_bytes is not None for row in rows)
         tables.append(
             Table(
-                title="Memory at its peak" + ("" if memory.rank is None else f", rank {memory.rank}"),
+                title=f"Memory at its peak, {format_bytes(memory.peak_bytes)}"
+                + ("" if memory.rank is None else f", rank {memory.rank}"),
                 columns=("part", "recorded", *(("planned",) if planned else ())),
                 rows=tuple(
                     (

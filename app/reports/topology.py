@@ -56,11 +56,19 @@ def topology_answer(
     if values:  # what is amiss with an allocation is read before all else
         sections.insert(0 if figures else len(sections), Lines(title="Notes", lines=tuple(values)))
     return Answer(
-        headline=f"{cluster.name}: {cluster.num_gpus:,} GPUs, bisection {bisection}",
+        headline=f"{_title(cluster)}, bisection {bisection}",
         sections=tuple(sections),
         document=lambda: json_text(_document(cluster, layout, axes, values, figures)),
         records=tuple(unstructure(axis) for axis in axes),
     )
+
+
+def _title(cluster: Cluster) -> str:
+    """A cluster and how many GPUs it has, which the name of one that has no own says already."""
+    unnamed = f"{cluster.num_gpus}x "
+    if cluster.name.startswith(unnamed):
+        return f"{cluster.num_gpus:,} × {cluster.name.removeprefix(unnamed)}"
+    return f"{cluster.name}: {cluster.num_gpus:,} GPUs"
 
 
 def axes_of(h: Hierarchy, layout: ParallelLayout) -> tuple[AxisBandwidth, ...]:

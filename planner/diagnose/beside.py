@@ -136,6 +136,7 @@ def beside_traces(
         else:
             fix = f"name a file of another form: {', '.join(KINDS)}"
             raise InputError(f"{name} explains no trace", "it is of no form that is known", fix)
+    memory = _distinct(memory)
     hang = hang_of(_by_rank(dumps), groups) if dumps else None
     findings += [hang.finding()] if hang is not None else []
     findings += [finding for each in memory for finding in memory_findings(each)]
@@ -156,6 +157,22 @@ def _by_rank(dumps: Sequence[FlightDump]) -> list[FlightDump]:
         if other is None or _callers(dump) > _callers(other):
             best[dump.rank] = dump
     return list(best.values())
+
+
+def _distinct(memory: Sequence[RecordedMemory]) -> list[RecordedMemory]:
+    """Each memory once: of a timeline and its raw events, which torch's exporter names alike, the finer."""
+    best = dict[tuple[str, int | None, int, int], RecordedMemory]()
+    for each in memory:
+        key = each.source.replace(".raw", ""), each.rank, each.device, each.peak_bytes
+        other = best.get(key)
+        if other is None or _details(each) > _details(other):
+            best[key] = each
+    return list(best.values())
+
+
+def _details(memory: RecordedMemory) -> tuple[bool, int]:
+    """How much a record says: whether it has the allocator's segments, and of how many categories."""
+    return memory.reserved_bytes is not None, sum(size > 0 for size in memory.at_peak.values())
 
 
 def _callers(dump: FlightDump) -> int:

@@ -198,7 +198,7 @@ def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None
         prediction, missing = _predicted(files.job, flags)
     side = explained(files, job=job, prediction=prediction)
     seen = [*(findings_beside(job, prediction) if prediction is not None else ()), *causes_of(job)]
-    causes = tuple(sorted((*side.findings, *with_gains(job, seen)), key=_first_layout))
+    causes = tuple(sorted(merged(side.findings, with_gains(job, seen)), key=_first_layout))
     contradicts = any(finding.cause == "layout contradiction" for finding in causes)
     if prediction is not None and (contradicts or _is_far(job, prediction)):
         missing = (*missing, f"{prediction.source} seems to be of another job than the traces")
@@ -308,6 +308,32 @@ def mean_parts(budgets: Sequence[StepBudget]) -> dict[str, float]:
     names = dict.fromkeys(name for budget in budgets for name in budget.parts)
     means = {name: float(np.mean([budget.parts.get(name, 0.0) for budget in budgets])) for name in names}
     return dict(sorted(means.items(), key=lambda each: -each[1]))
+
+
+def merged(beside: Sequence[StepFinding], seen: Sequence[StepFinding]) -> list[StepFinding]:
+    """Findings of records and of traces; one cause that both show on a rank is one, with both evidences.
+
+    Traces say what it costs, records where it lies: the rank, which traces of one rank leave out.
+    """
+    result = list(seen)
+    for record in beside:
+        at = next((place for place, each in enumerate(result) if _is_same(each, record)), None)
+        if at is None:
+            result.append(record)
+            continue
+        each = result[at]
+        result[at] = replace(
+            each,
+            rank=record.rank if each.rank is None else each.rank,
+            evidence=f"{each.evidence}; {record.evidence}",
+        )
+    return result
+
+
+def _is_same(seen: StepFinding, record: StepFinding) -> bool:
+    """Whether a trace and a record show one cause at one place."""
+    ranks = {seen.rank, record.rank} - {None}
+    return seen.cause == record.cause and seen.gpu == record.gpu and len(ranks) <= 1
 
 
 def _first_layout(finding: StepFinding) -> tuple[bool, float]:

@@ -310,7 +310,7 @@ def _long(seconds: float) -> str:
     """A time in days, where it takes some.
 
     >>> _long(864000.0), _long(3600.0)
-    ('10.0 days', '3600 s')
+    ('10.0 days', '60 min')
     """
     return f"{seconds / DAY:,.1f} days" if seconds >= 2 * DAY else format_seconds(seconds)
 

@@ -172,10 +172,10 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
     And whether the cache limits the batch before that does. Of two pools the prefill pool where it is busy.
     """
     if (short := short_of_prefill(run)) is not None:
-        return f"the prefill pool ({short.busy:.0%} busy; {short.words})"
+        return f"the prefill pool ({100 * short.busy:.0f} % busy; {short.words})"
     prompts = _prompt_share(run, mean_batch)
     if run.prefill is None and prompts > MOSTLY:
-        return f"computing prompts ({prompts:.0%} of the time)"
+        return f"computing prompts ({100 * prompts:.0f} % of the time)"
     largest = max(parts, key=lambda name: parts[name])
     words = {
         "weights": "reading weights",
@@ -193,7 +193,7 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         if run.simulation.peak_kv_tokens > 0.95 * run.decode.rules.kv_capacity_tokens
         else ""
     )
-    return f"{words[largest]} ({share:.0%} of a decode step){tail}"
+    return f"{words[largest]} ({100 * share:.0f} % of a decode step){tail}"
 
 
 def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | None:
@@ -290,7 +290,7 @@ def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -
     if more > 0 and not sized and not same_bill:
         why = f"needs {least}{more} more GPU{'s' * (more > 1)}"
     elif request.job.request_rate_per_s is None and slower >= 0.0005:
-        why = f"serves {least}{slower:.1%} fewer requests within the limits"
+        why = f"serves {least}{100 * slower:.1f} % fewer requests within the limits"
     elif other.run is not None:
         why = _less_sure(request, run, other.run)
     else:
@@ -318,7 +318,7 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     poisson = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
     closed = job.concurrency is not None and job.request_rate_per_s is None
     arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
-    drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
+    drafts = f"{job.draft_tokens} draft tokens a step, {100 * job.acceptance:.0f} % of them accepted"
     by = f"by {job.drafter}, its time and memory counted" if job.drafter else "at no cost of their own"
     speculation = (f"{drafts}; drafted {by}",) if job.draft_tokens else ()
     named = (
@@ -359,14 +359,14 @@ def lengths_in_words(job: ServingJob) -> str:
     """How the lengths of a job's requests spread.
 
     >>> lengths_in_words(ServingJob(input_tokens=2000, output_tokens=300, input_tokens_p99=8000))
-    'prompts log-normal, 8000 tokens at p99, outputs all alike'
+    'prompts log-normal, 8,000 tokens at p99, outputs all alike'
     """
     sides = (
         ("prompts", job.input_tokens, job.input_tokens_p99),
         ("outputs", job.output_tokens, job.output_tokens_p99),
     )
     spreads = [
-        f"{name} log-normal, {p99} tokens at p99" if p99 and p99 > mean else f"{name} all alike"
+        f"{name} log-normal, {p99:,} tokens at p99" if p99 and p99 > mean else f"{name} all alike"
         for name, mean, p99 in sides
     ]
     return ", ".join(spreads)

@@ -249,8 +249,8 @@ class ServingOptimality:
         if self.gap < LEAST_GAP:
             return words
         if self.status == "best-found":
-            return f"{words}, at most {self.gap:.1%} from the best"
-        return f"{words} to within {self.gap:.1%}"
+            return f"{words}, at most {100 * self.gap:.1f} % from the best"
+        return f"{words} to within {100 * self.gap:.1f} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,8 @@ class Requirement:
     @property
     def scope(self) -> str:
         """Which fleets take part, in words."""
-        return f"measured layouts whose workers alone keep every limit with a chance of {self.chance:.0%}"
+        chance = f"{100 * self.chance:.0f} %"
+        return f"measured layouts whose workers alone keep every limit with a chance of {chance}"
 
     def part(self, board: Board) -> Board:
         """The board's options that may meet it, under limits that are as much tighter.

@@ -86,3 +86,16 @@ def test_a_recomputed_layer_keeps_its_input(stack: str, length: str) -> None:
     done = plan("memory", "llama-3.1-8b", "--stack", stack, "-s", length, "--json")
     (layer,) = json.loads(done.stdout)["layers"]
     assert layer["activations_bytes_per_token_recomputed"] == 2 * 4096
+
+
+def test_a_model_is_named_beside_the_command_or_after_its_flag():
+    """`plan memory 70b` is `plan memory --model 70b`, as every other command has it."""
+    assert memory_of("--model", "8b") == memory_of("8b") == memory_of("8b", "-m", "8b")
+
+
+@pytest.mark.parametrize("words", [(), ("8b", "--model", "70b")])
+def test_no_model_and_two_models_are_refused_in_three_lines(words):
+    """Neither is guessed."""
+    refused = plan("memory", *words)
+    assert refused.returncode == 2
+    assert [line.partition(":")[0] for line in refused.stderr.splitlines()] == ["error", "cause", "help"]

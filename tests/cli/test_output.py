@@ -184,7 +184,7 @@ def test_both_ends_of_a_band_have_the_unit_of_the_step(example_plan: Plan):
         return band_text(replace(example_plan.estimate, step_time_s=step_s, lower_s=lower_s, upper_s=upper_s))
 
     assert text(7200, 5004, 7812) == "1.39 – 2.17 h"
-    assert text(7000, 5003, 7812) == "5003 – 7812 s"
+    assert text(7000, 5003, 7812) == "83.4 – 130 min"
     assert text(0.95, 0.9, 1.1) == "900 – 1100 ms"
 
 

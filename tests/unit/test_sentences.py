@@ -8,11 +8,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "lint_sentences.py"))
 LEFT = {
-    "README.md": 7,
-    "docs/accuracy.md": 44,
-    "docs/cost-model.md": 15,
-    "docs/engines.md": 15,
-    "docs/measurements/2026-11-26-nvidia-h200.md": 9,
+    "docs/accuracy.md": 21,
+    "docs/engines.md": 1,
 }
 """Pages with sentences that are still too long, and how many: a number may only fall."""
 

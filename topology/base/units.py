@@ -138,18 +138,20 @@ def format_seconds(value: float) -> str:
 
     >>> format_seconds(7.96), format_seconds(0.0301), format_seconds(4.2e-6), format_seconds(7200)
     ('7.96 s', '30.1 ms', '4.2 µs', '2 h')
+    >>> format_seconds(1199), format_seconds(1200)
+    ('1199 s', '20 min')
     """
     factor, unit = time_unit(value)
     return f"{three_digits(value / factor)} {unit}"
 
 
 def time_unit(value: float) -> tuple[float, str]:
-    """Return the unit in which a time reads best, in seconds, and its name; hours from two hours on.
+    """Return the unit in which a time reads best, in seconds, and its name: minutes from 20, hours from 2.
 
     >>> time_unit(7.96), time_unit(0.0301), time_unit(7200), time_unit(0.0)
     ((1.0, 's'), (0.001, 'ms'), (3600.0, 'h'), (1.0, 's'))
     """
-    scale = ((2 * HOUR, HOUR, "h"), (1.0, 1.0, "s"), (MS, MS, "ms"))
+    scale = ((2 * HOUR, HOUR, "h"), (20 * MINUTE, MINUTE, "min"), (1.0, 1.0, "s"), (MS, MS, "ms"))
     pair = next(((factor, unit) for least, factor, unit in scale if abs(value) >= least), (US, "µs"))
     return pair if value else (1.0, "s")
 

@@ -32,10 +32,10 @@ Answer = TypeVar("Answer")
 MOST_CACHED_PLANS = 256
 SPINNER_AFTER_S = 0.25
 MOST_ROWS_IN_FULL = 30
-_NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
+_NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|min|h|days|k|M|T|TFLOP/s))?")
 _answered: dict[str, None] = {}
 """Questions whose answers are kept, the oldest first."""
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?i?B|[kMBT]|[mµn]?s|h|days)(?:\W|$))")
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|[kMGT]?i?B|[kMBT]|[mµn]?s|min|h|days)(?:\W|$))")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 

@@ -32,8 +32,8 @@ def show_section(section: Section) -> None:
 
 
 def show_facts(section: Facts) -> None:
-    """Draw named values as a table that wraps; several lines are something to copy."""
-    copied = [(name, value) for name, value in section.pairs if "--" in value]
+    """Draw named values as a table that wraps; commands are something to copy."""
+    copied = list(section.pairs) if section.copied else []
     rows = [
         f"| {plain(name)} | {plain(value)} |" for name, value in section.pairs if (name, value) not in copied
     ]

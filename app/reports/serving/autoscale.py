@@ -50,8 +50,8 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolic
                 name,
                 f"{run.gpu_hours:.1f}",
                 format_usd(run.usd),
-                f"{run.missed_share:.2%}",
-                f"{run.utilisation:.0%}",
+                f"{100 * run.missed_share:.2f} %",
+                f"{100 * run.utilisation:.0f} %",
                 f"{run.replicas.mean():.1f} ({run.replicas.max():.0f})",
             )
             for name, run in runs
@@ -63,7 +63,7 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolic
     saved, hours = 1 - chosen.gpu_hours / base.gpu_hours, base.time_s[-1] / HOUR
     name = plan.request.model.name
     return Answer(
-        headline=f"{name} over {hours:.1f} hours: {chosen_name} saves {saved:.0%} of the GPU hours",
+        headline=f"{name} over {hours:.1f} hours: {chosen_name} saves {100 * saved:.0f} % of the GPU hours",
         sections=(table, _hours(chosen_name, chosen)),
         document=lambda: json_text({name: _document(run) for name, run in runs}),
         records=tuple(_hour_records(chosen)),

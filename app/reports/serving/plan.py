@@ -40,7 +40,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
         sections.append(frontier_table(plan))
     if plan.alternatives:
         sections.append(_runners_up(plan))
-    sections += [_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]
+    sections += [*_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]
     return Answer(
         headline=fleet_headline(plan),
         sections=tuple(sections),
@@ -155,7 +155,8 @@ def _experts(plan: ServingPlan) -> list[tuple[str, str]]:
         if layout.ep > 1
         else ("each split over tp", f"dealing them to ranks (ep {layout.tp})")
     )
-    apart = f"measured pairs differ by up to {PUBLISHED_APART:.0%} either way, predictions err by {error:.0%}"
+    pairs = f"measured pairs differ by up to {100 * PUBLISHED_APART:.0f} % either way"
+    apart = f"{pairs}, predictions err by {100 * error:.0f} %"
     return [("experts", f"{now}; {other} is within the error: {apart}")]
 
 
@@ -169,7 +170,11 @@ def _narrower_cache(plan: ServingPlan) -> list[tuple[str, str]]:
     if other is None or other.saved < LEAST_SAVED:
         return []
     sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
-    gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%} of the bill"
+    gain = (
+        f"serves {1 + other.saved:.3g} times as much"
+        if sized
+        else f"saves {100 * other.saved:.0f} % of the bill"
+    )
     fleet = f"{other.label} on {other.num_gpus} × {other.gpu}"
     words = (
         f"a cache of {other.kv_dtype} {gain} ({fleet}); it changes answers, so check them first (--kv fp8)"
@@ -193,7 +198,7 @@ def _daring(plan: ServingPlan) -> list[tuple[str, str]]:
     pairs = []
     if (other := plan.daring) is not None:
         sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
-        gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {other.saved:.0%}"
+        gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {100 * other.saved:.0f} %"
         hold = f" if {' and '.join(other.not_measured)} hold: not measured" if other.not_measured else ""
         fleet = f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu}"
         runs = f"; {other.rows or 'no'} measured run{'s' * (other.rows != 1)}"
@@ -234,7 +239,7 @@ def _pool(pool: PoolPlan) -> str:
     waits = f"; a prompt waits up to {steps} steps for one on every attention rank" if steps else ""
     return (
         f"{pool.workers} × {pool.layout.label} ({gpus}), up to {pool.max_batch} requests, "
-        f"{pool.token_budget} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens{waits}"
+        f"{pool.token_budget:,} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens{waits}"
     )
 
 
@@ -326,8 +331,8 @@ def _prefix_hits(plan: ServingPlan) -> list[tuple[str, str]]:
     prompts_found = plan.estimate.prompts_found
     if prompts_found is None:
         return []
-    hosts = f", {prompts_found.on_hosts:.0%} on hosts" if plan.request.host_cache_bytes else ""
-    share = f"{prompts_found.found:.0%} of their tokens found in caches{hosts}"
+    hosts = f", {100 * prompts_found.on_hosts:.0f} % on hosts" if plan.request.host_cache_bytes else ""
+    share = f"{100 * prompts_found.found:.0f} % of their tokens found in caches{hosts}"
     return [("prompts", f"{share}, by a {prompts_found.router} router")]
 
 
@@ -341,8 +346,11 @@ def _throughput(plan: ServingPlan) -> Facts:
         ("requests", f"{rate}/s, goodput {kept}/s"),
         *_headroom(plan),
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
-        ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
-        ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
+        ("busy", f"{100 * estimate.utilisation:.0f} %, mean batch {batch}, mean queue {queue}"),
+        (
+            "KV cache",
+            f"{100 * estimate.kv_used_share:.0f} % used at the peak, {estimate.preemptions} preemptions",
+        ),
         *_prefix_hits(plan),
         ("bound by", estimate.bound_by),
         ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
@@ -390,13 +398,10 @@ def shown_command(text: str) -> str:
     return f"{kept} … ({len(words)} words; --save-dir DIR writes all)"
 
 
-def _commands(plan: ServingPlan) -> Facts:
-    """Commands to start and to check it; the manifest is long and goes to a file."""
-    pairs = tuple(
-        (name, shown_command(text)) for name, text in (plan.commands or {}).items() if name != "kubernetes"
-    )
-    return Facts(
-        title="Commands",
-        pairs=(*pairs, ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")),
-        copied=True,
-    )
+def _commands(plan: ServingPlan) -> tuple[Facts, Facts]:
+    """Commands to start and to check it, and what is to know of them; the manifest goes to a file."""
+    texts = {name: text for name, text in (plan.commands or {}).items() if name != "kubernetes"}
+    notes = tuple((name, texts.pop(name)) for name in ("notes",) if name in texts)
+    pairs = tuple((name, shown_command(text)) for name, text in texts.items())
+    folder = ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")
+    return Facts(title="Commands", pairs=pairs, copied=True), Facts(title="", pairs=(*notes, folder))

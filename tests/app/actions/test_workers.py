@@ -1,6 +1,7 @@
 """The pool: answers as if computed here, limits that end a question and nothing else, turns between visitors."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -149,16 +150,48 @@ def _changed():
 
 
 def test_what_nobody_wants_any_more_is_given_up_at_once(one):
-    """Its process ends, whoever asks next has another; what is wanted is answered as before."""
+    """Its process is interrupted and answers the next question with all that it has loaded."""
     first = one.call("me", os.getpid)
     began = time.monotonic()
     with pytest.raises(ChangedError):
         one.call_while(_changed, "me", time.sleep, MANY_S)
+    assert one.call("me", os.getpid) == first
     assert time.monotonic() - began < MANY_S / 4
-    assert not Path(f"/proc/{first}").exists()
-    assert (
-        one.call_while(_changed, "me", os.getpid) != first
-    )  # soon answered, so it is not asked whether it is wanted
+
+
+def test_ten_questions_of_one_visitor_cost_the_last_alone(one):
+    """Nine are left after a tenth of a second each; the place is free for the tenth."""
+    first = one.call("me", os.getpid)
+    assert one.call("me", _count_up, 1) == 1
+    began = time.monotonic()
+    for _ in range(9):
+        with pytest.raises(ChangedError):
+            one.call_while(_changed, "me", _count_up)
+    assert one.call("me", os.getpid) == first
+    assert time.monotonic() - began < MANY_S / 4
+
+
+def _count_up(last=None):
+    """Work in Python, as a search does; without end where none is named."""
+    number = 0
+    while number != last:
+        number += 1
+    return number
+
+
+def test_a_process_that_does_not_stop_is_ended():
+    """As one in a long call of the solver: its place is taken by a new one."""
+    with closing(Workers(1, interrupted_s=FEW_S)) as pool:
+        first = pool.call("me", os.getpid)
+        with pytest.raises(ChangedError):
+            pool.call_while(_changed, "me", _never_stop)
+        assert pool.call("me", os.getpid) != first
+
+
+def _never_stop():
+    """Hold up what interrupts."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    time.sleep(MANY_S)
 
 
 def test_a_question_that_waits_can_be_given_up_too(one):

@@ -109,7 +109,7 @@ def test_the_topology_page_shows_the_cluster_and_the_layout_of_the_question(open
     plan = search(understand(Flags(**SMALL, tokens="1T", settings=("tp=4",))).request)
     page = open_page("topology", **SMALL, tp="4")
     assert f"Layout of the plan: {layout_words(plan.layout)}" in words(page)
-    assert "8 GPUs" in page.subheader[0].value
+    assert page.subheader[0].value.startswith("8 × h100")
 
 
 def test_the_topology_page_opens_with_the_traffic_of_the_plan(open_page):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import pickle
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.reports.answer import render
+from app.reports.diagnose import diagnose_answer
 from planner.diagnose.beside import beside_traces, kind_beside
-from planner.diagnose.diagnosis import recorded_files
+from planner.diagnose.diagnosis import merged, recorded_files
+from planner.diagnose.finding import StepFinding
 from tests.unit.planner.diagnose.test_devices import ODD, as_csv, as_metrics, as_xml, node
 from tests.unit.planner.diagnose.test_stragglers import play as play_pipeline
 from tests.unit.planner.traces.made_flights import Call, play
@@ -92,3 +96,28 @@ def test_walls_beside_traces_are_no_job(tmp_path: Path) -> None:
     walls.write_text('{"rank": 0, "world": 2, "step": 3, "wall_step_s": [1.0, 1.1, 1.3]}')
     files = recorded_files([trace, walls])
     assert (files.traces, files.beside, files.job) == ((trace,), (), ())
+
+
+def test_an_answer_says_each_finding_and_each_memory_once(tmp_path: Path) -> None:
+    """The verdict has the evidence, so the list of causes has what cures it; a timeline and its raw events are one."""
+    allocator = Allocator(room=100 * MIB)
+    for _ in range(4):
+        step(allocator, random.Random(1))
+    (tmp_path / "snapshot_rank3.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
+    (tmp_path / "memory_timeline.raw.json").write_text("[[5000, 2, 100, 0]]")
+    (tmp_path / "memory_timeline.json").write_text("[[5000], [[0, 100, 0, 0, 0, 0, 0, 0, 0]]]")
+    side = beside_traces(sorted(tmp_path.iterdir()))
+    assert [memory.rank for memory in side.memory] == [None, 3]
+    text = " ".join(render(diagnose_answer(side, 0), "table").split())
+    (finding,) = side.findings
+    assert text.count(finding.evidence.split(";")[0]) == 1
+    assert text.count(finding.fix.split(",")[0]) == 1
+
+
+def test_a_cause_that_a_trace_and_a_record_show_is_one() -> None:
+    """The trace says what it costs, the record the rank."""
+    seen = StepFinding(cause="allocator", seconds=1.0, share=0.1, evidence="in gaps", fix="set it")
+    record = replace(seen, rank=3, seconds=0.0, share=0.0, evidence="cudaFree")
+    assert merged([record], [seen]) == [replace(seen, rank=3, evidence="in gaps; cudaFree")]
+    other = replace(seen, rank=2)
+    assert merged([record], [other]) == [other, record]

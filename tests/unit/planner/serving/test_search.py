@@ -385,7 +385,7 @@ def test_a_fleet_with_pipeline_stages_says_that_none_were_measured() -> None:
 def test_requests_of_one_token_are_bound_by_their_prompts() -> None:
     """No decode step is blamed where there is none, and their prompts fill the cache."""
     plan = fleet("8b", "h100-sxm", 1, output_tokens=1, ttft_s=1.0)
-    assert re.fullmatch(r"computing prompts \(100% of the time\)", plan.estimate.bound_by)
+    assert re.fullmatch(r"computing prompts \(100 % of the time\)", plan.estimate.bound_by)
     assert plan.estimate.kv_used_share > 0
     assert "reading" in fleet("8b", "h100-sxm", 1, output_tokens=500, tpot_s=0.02).estimate.bound_by
 
