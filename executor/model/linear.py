@@ -169,7 +169,7 @@ class _GatheredProjections(torch.autograd.Function):
     """Projections of a sequence whose parts are gathered; keeps this rank's part and gathers it again.
 
     The second gather, for the weights' gradients, is the price of keeping S/t instead of S rows (Korthikanti
-    2022 §4.2.2). It runs under the product that gives the input's gradient, whose sum runs under those of weights.
+    2022 §4.2.2). It runs under the product of the input's gradient, whose sum runs under those of weights.
     """
 
     @staticmethod
