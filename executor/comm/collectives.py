@@ -8,7 +8,8 @@ Legend: ``n`` ranks of the group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,26 +31,43 @@ def arrive(work: Any) -> None:
         raise
 
 
-def all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:
-    """Concatenate every rank's `x` along `dim`: shape[dim] becomes n·shape[dim]."""
+Begun = Callable[[], torch.Tensor]
+"""A collective that runs beside what comes next; called, it waits and gives the result."""
+
+
+def _finish(begun: torch.Tensor, dim: int, _read: torch.Tensor) -> torch.Tensor:
+    """Wait for a collective, which reads its input until then."""
+    return _functional.wait_tensor(begun).transpose(0, dim).contiguous()
+
+
+def begin_all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> Begun:
+    """Begin to concatenate every rank's `x` along `dim`: shape[dim] becomes n·shape[dim]."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
-        return x
+        return lambda: x
     moved = x.transpose(0, dim).contiguous()
-    gathered = _functional.wait_tensor(_functional.all_gather_into_tensor(moved, ranks, group.group_name))
-    return gathered.transpose(0, dim).contiguous()
+    begun = _functional.all_gather_into_tensor(moved, ranks, group.group_name)
+    return functools.partial(_finish, begun, dim, moved)
+
+
+def begin_reduce_scatter(x: torch.Tensor, dim: int, group: ProcessGroup) -> Begun:
+    """Begin to sum `x` over the ranks; shape[dim] becomes shape[dim]/n, this rank's slice."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return lambda: x
+    moved = x.transpose(0, dim).contiguous()
+    begun = _functional.reduce_scatter_tensor(moved, "sum", ranks, group.group_name)
+    return functools.partial(_finish, begun, dim, moved)
+
+
+def all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:
+    """Concatenate every rank's `x` along `dim`: shape[dim] becomes n·shape[dim]."""
+    return begin_all_gather(x, dim, group)()
 
 
 def reduce_scatter(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:
     """Sum `x` over the ranks and keep this rank's slice of `dim`: shape[dim] becomes shape[dim]/n."""
-    ranks = dist.get_world_size(group)
-    if ranks == 1:
-        return x
-    moved = x.transpose(0, dim).contiguous()
-    scattered = _functional.wait_tensor(
-        _functional.reduce_scatter_tensor(moved, "sum", ranks, group.group_name)
-    )
-    return scattered.transpose(0, dim).contiguous()
+    return begin_reduce_scatter(x, dim, group)()
 
 
 def all_reduce(x: torch.Tensor, group: ProcessGroup, op: str = "sum") -> torch.Tensor:

@@ -3,18 +3,22 @@
 The root mesh has the plan's axes in the plan's order. Two more meshes cut the same ranks differently:
 `dense` splits the data-parallel ranks into replicas of shards (ZeRO, HSDP), `expert` cuts a stage's
 dp·cp·tp block into expert replicas, expert groups and expert-tensor groups (`ParallelLayout` says how).
+Dimensions with the same ranks share a process group: on GPUs each is a communicator with buffers of its own.
 
 Legend: ``pp dp cp tp`` the plan's axes.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from costmodel.layout import ParallelLayout
@@ -101,38 +105,89 @@ def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
     return block.reshape(layout.pp, layout.expert_dp // shard, shard, layout.ep, layout.expert_tp)
 
 
+DENSE_AXES = ("stage", "replicate", "shard", "tensor")
+EXPERT_AXES = ("expert_stage", "expert_replicate", "expert_shard", "ep", "expert_tp")
+REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
+"""Axes that state is sharded and replicated over."""
+
+Members = tuple[tuple[int, ...], ...]
+"""Ranks of every group of a dimension."""
+
+
+def _members(grid: npt.NDArray[np.int64], dimension: int) -> Members:
+    """Ranks of the groups along a dimension.
+
+    >>> _members(np.arange(4).reshape(2, 2), 0)
+    ((0, 2), (1, 3))
+    """
+    rows = np.moveaxis(grid, dimension, -1).reshape(-1, grid.shape[dimension])
+    return tuple(sorted(tuple(sorted(row)) for row in rows.tolist()))
+
+
 def build_meshes(layout: ParallelLayout, device_type: str, *, experts: bool) -> Meshes:
     """Create the process groups of a layout, on every rank; `experts` says whether the model has any."""
     order = layout.axis_order
     sizes = tuple(getattr(layout, axis) for axis in order)
-    root = DeviceMesh(device_type, torch.arange(layout.num_gpus).reshape(sizes), mesh_dim_names=order)
-    dense = DeviceMesh(
-        device_type,
-        torch.from_numpy(dense_grid(layout).copy()),
-        mesh_dim_names=("stage", "replicate", "shard", "tensor"),
-    )
-    if not experts:
-        return Meshes(layout=layout, root=root, dense=dense, expert=None)
-    names = ("expert_stage", "expert_replicate", "expert_shard", "ep", "expert_tp")
-    expert = DeviceMesh(device_type, torch.from_numpy(expert_grid(layout).copy()), mesh_dim_names=names)
-    return Meshes(layout=layout, root=root, dense=dense, expert=expert)
+    grids = {order: np.arange(layout.num_gpus).reshape(sizes), DENSE_AXES: dense_grid(layout)}
+    if experts:
+        grids[EXPERT_AXES] = expert_grid(layout)
+    purposes: dict[Members, list[str]] = {}
+    for names, grid in grids.items():
+        for dimension, name in enumerate(names):
+            purposes.setdefault(_members(grid, dimension), []).append(name)
+    groups = {members: _group(members, names) for members, names in purposes.items()}
+
+    def mesh(names: tuple[str, ...]) -> DeviceMesh:
+        grid = grids[names]
+        along = [groups[_members(grid, dimension)] for dimension in range(len(names))]
+        ranks = torch.from_numpy(grid.copy())
+        return DeviceMesh.from_group(along, device_type, mesh=ranks, mesh_dim_names=names)
+
+    expert = mesh(EXPERT_AXES) if experts else None
+    return Meshes(layout=layout, root=mesh(order), dense=mesh(DENSE_AXES), expert=expert)
+
+
+def _group(members: Members, names: Sequence[str]) -> Any:
+    """This rank's group of a dimension, called by the axes of the plan that it serves."""
+    world = dist.group.WORLD
+    if len(members) == 1:
+        return world
+    of_plan = [name for name in names if name in (*RANK_AXES, *LAYER_AXES)]
+    purpose = f"mesh_{'+'.join(of_plan or names[:1])}"
+    if getattr(world, "bound_device_id", None) is not None:  # one call splits the communicator of all ranks
+        return dist.split_group(split_ranks=[list(ranks) for ranks in members], group_desc=purpose)
+    made = [dist.new_group(list(ranks), group_desc=purpose) for ranks in members]
+    return next(group for group, ranks in zip(made, members, strict=True) if dist.get_rank() in ranks)
+
+
+@functools.lru_cache(maxsize=64)
+def _members_of_axes(layout: ParallelLayout) -> Mapping[str, Members]:
+    """Ranks of the groups of every axis of the meshes."""
+    result: dict[str, Members] = {}
+    for names, grid in (
+        (RANK_AXES, rank_grid(layout)), (DENSE_AXES, dense_grid(layout)), (EXPERT_AXES, expert_grid(layout)),
+    ):  # fmt: skip
+        result |= {name: _members(grid, dimension) for dimension, name in enumerate(names)}
+    return result
 
 
 def axis_of_messages(layout: ParallelLayout, axis: str) -> str:
-    """Under which axis messages of an axis count: those of all ranks share torch's default group.
+    """Under which axis messages of an axis count: axes with the same ranks share a group.
 
     >>> axis_of_messages(ParallelLayout(tp=2, expert_tp=2), "tp")
     'expert_tp'
     """
-    whole = [name for name in LAYER_AXES if getattr(layout, name) == layout.num_gpus]
-    return whole[-1] if axis in whole else axis
+    members = _members_of_axes(layout)
+    return next((name for name in reversed(LAYER_AXES) if members[name] == members[axis]), axis)
 
 
-def same_replicas(layout: ParallelLayout) -> bool:
-    """Whether experts are replicated over the same ranks as the rest: traffic of both is then of one axis.
+def axis_of_replicas(layout: ParallelLayout, axis: str) -> str:
+    """The same of the axes that state is sharded and replicated over: of experts often those of the rest.
 
-    >>> same_replicas(ParallelLayout(dp=4)), same_replicas(ParallelLayout(dp=4, ep=2))
-    (True, False)
+    >>> axis_of_replicas(ParallelLayout(dp=4, zero_stage=1), "expert_shard")
+    'shard'
+    >>> axis_of_replicas(ParallelLayout(dp=4, ep=2, zero_stage=1), "expert_shard")
+    'expert_shard'
     """
-    dense, expert = dense_grid(layout)[0, :, :, 0], expert_grid(layout)[0, :, :, 0, 0]
-    return np.array_equal(dense, expert)
+    members = _members_of_axes(layout)
+    return next(name for name in REPLICA_AXES if members[name] == members[axis])

@@ -11,6 +11,7 @@ Legend: ``k`` input size, ``n`` output size, ``t`` ranks of the tensor axis.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from executor.comm.collectives import all_gather, reduce_scatter
+from executor.comm.collectives import all_gather, begin_all_gather, begin_reduce_scatter, reduce_scatter
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave_region, local
 from executor.model import overlapped
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
@@ -168,7 +169,7 @@ class _GatheredProjections(torch.autograd.Function):
     """Projections of a sequence whose parts are gathered; keeps this rank's part and gathers it again.
 
     The second gather, for the weights' gradients, is the price of keeping S/t instead of S rows (Korthikanti
-    2022 §4.2.2).
+    2022 §4.2.2). It runs under the product of the input's gradient, whose sum runs under those of weights.
     """
 
     @staticmethod
@@ -190,15 +191,21 @@ class _GatheredProjections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed, products = ctx.leaves, ctx.axis, ctx.delayed, ctx.products
+        gather = functools.partial(begin_all_gather, x, SEQUENCE_DIM, axis.group)
+        later = delayed is not None and delayed.recording
+        trains = any(leaf.parameter.requires_grad for leaf in leaves)
+        begun = gather() if trains and not later else None
         d_x = None
         if ctx.needs_input_grad[0]:  # not below the first adapter
-            d_x = reduce_scatter(_sum_of_gemms(gradients, weights, products), SEQUENCE_DIM, axis.group)
+            partial = _sum_of_gemms(gradients, weights, products)
+            d_x = begin_reduce_scatter(partial, SEQUENCE_DIM, axis.group)
 
         def weight_gradients(places: Sequence[int]) -> list[torch.Tensor]:
-            whole = all_gather(x, SEQUENCE_DIM, axis.group)
+            whole = (gather() if begun is None else begun)()
             return [products.of_weight(gradients[place], whole) for place in places]
 
-        return (d_x, None, None, None, None, *now_or_later(leaves, weight_gradients, delayed))
+        of_weights = now_or_later(leaves, weight_gradients, delayed)
+        return (None if d_x is None else d_x(), None, None, None, None, *of_weights)
 
 
 def _sum_of_gemms(

@@ -7,6 +7,7 @@ no factor depends on the layout, which is what makes layouts agree with each oth
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Literal
 
 import torch
@@ -228,6 +229,24 @@ def _shard_state(
         if mesh.size() > 1:  # alone there is nothing to divide, and dividing by one would be a copy
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+    if layout.pp > 1 and layout.zero_stage >= 3:
+        _gather_ahead(model)
+
+
+def _gather_ahead(model: CausalLM) -> None:
+    """Have the backward of each unit gather the weights of the one after it, before its own products.
+
+    Left alone FSDP goes by the order of forwards, of which a pipeline has several in flight
+    (`executor.torch_internals.sharded.forget_forwards`). Frozen units are left out: one may have no backward.
+    """
+    embedding, head = model.model.embed_tokens, model.lm_head
+    units: list[nn.Module] = [] if embedding is None else [embedding]
+    for layer in model.model.layers.values():
+        units += [layer.mlp.experts, layer] if isinstance(layer.mlp, MoE) else [layer]
+    units += [] if head is None else [head]
+    for then, unit in itertools.pairwise(units):
+        if any(parameter.requires_grad for parameter in then.parameters()):
+            unit.set_modules_to_backward_prefetch([then])
 
 
 def _embedding_and_head(model: CausalLM) -> list[list[nn.Module]]:

@@ -104,7 +104,7 @@ def open_groups(groups: Sequence[Any], device: torch.device) -> None:
             continue
         devices = {each.type for each in group._device_types}  # noqa: SLF001
         place = device if device.type in devices else torch.device("cpu")
-        if str(group.group_desc).removeprefix("mesh_") in IN_PAIRS:
+        if IN_PAIRS & set(str(group.group_desc).removeprefix("mesh_").split("+")):
             values = torch.zeros(ranks, device=place)
             dist.all_to_all_single(torch.empty_like(values), values, group=group)
         else:

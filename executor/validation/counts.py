@@ -25,7 +25,7 @@ from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
 from executor.comm.cuts import take
-from executor.comm.mesh import axis_of_messages, same_replicas
+from executor.comm.mesh import REPLICA_AXES, axis_of_messages, axis_of_replicas
 from executor.comm.sharding import rule
 from executor.model.attention import kernels
 from executor.model.attention.masks import mask_of
@@ -52,7 +52,6 @@ _FSDP = {
     "allreduce_": "all_reduce",
 }
 FROZEN = "frozen "  # before the axis of padding of weights that are not trained
-_REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -188,7 +187,7 @@ def _masked_flop(q: torch.Tensor, numbers: Sequence[int]) -> int:
 def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
     """Axis of each process group by the group's name; groups of replicas have a prefix.
 
-    Axes of one rank have no traffic; those of all ranks share a group, and count as one.
+    Axes of one rank have no traffic; those of the same ranks share a group, and count as one.
     """
     meshes, axes = pipeline.meshes, {}
     sizes = {axis: getattr(pipeline.layout, axis) for axis in LAYER_AXES}
@@ -196,12 +195,11 @@ def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
         mesh = meshes.mesh_of(axis)
         if mesh is not None:
             axes[group_name(mesh.get_group(axis))] = axis_of_messages(pipeline.layout, axis)
-    alike = same_replicas(pipeline.layout)  # though torch may have made two groups of the same ranks
-    for axis in _REPLICA_AXES:
+    for axis in REPLICA_AXES:
         mesh = meshes.mesh_of(axis)
         if mesh is not None and mesh[axis].size() > 1:
-            named = axis.removeprefix("expert_") if alike else axis
-            axes.setdefault(f"replicas {group_name(mesh.get_group(axis))}", named)
+            name = f"replicas {group_name(mesh.get_group(axis))}"
+            axes[name] = axis_of_replicas(pipeline.layout, axis)
     return axes
 
 

@@ -24,7 +24,7 @@ from costmodel.ops.shards import shard_of
 from costmodel.ops.updates import matrices_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.updates.compression import Compression, parse_compression
-from executor.comm.mesh import axis_of_messages, same_replicas
+from executor.comm.mesh import axis_of_messages, axis_of_replicas
 from executor.parallel.narrow import padded_blocks
 from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, FROZEN, CountKey, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
@@ -157,11 +157,10 @@ def _add_replicas(
         ("expert_", expert, still_experts, {*expert, *still_experts}, expert_shards,
          layout.expert_dp // expert_shards),
     )  # fmt: skip
-    shared = same_replicas(layout)
     for prefix, trained, frozen, of_group, N, R in groups:
         whole = sum(trained.values()) + padding.get(f"{prefix}shard", 0)
         held = sum(frozen.values()) + padding.get(f"{FROZEN}{prefix}shard", 0)
-        axis = "" if shared else prefix
+        shard, replicate = (axis_of_replicas(layout, f"{prefix}{axis}") for axis in ("shard", "replicate"))
         count = sum(units[part] for part in of_group)
         summed = sum(units[part] for part in of_group if trained[part])
         if not count:
@@ -174,15 +173,13 @@ def _add_replicas(
             once = 0 if prefix else gathered_once(task, N)
             less, M = HALF_BYTES * once, task.num_microbatches
             messages = gathers * count - M * (once > 0)
-            _step(step_counts, "all_gather", f"{axis}shard", messages, gathers * gathered - M * less)
+            _step(step_counts, "all_gather", shard, messages, gathers * gathered - M * less)
         if N > 1 and summed:
-            _step(step_counts, "reduce_scatter", f"{axis}shard", reductions * summed, reductions * reduced)
+            _step(step_counts, "reduce_scatter", shard, reductions * summed, reductions * reduced)
         if R > 1 and task.compression is not None:
             _add_compressed(step_counts, task, units, parse_compression(task.compression), R)
         elif R > 1 and summed:
-            _step(
-                step_counts, "all_reduce", f"{axis}replicate", reductions * summed, reductions * reduced / N
-            )
+            _step(step_counts, "all_reduce", replicate, reductions * summed, reductions * reduced / N)
 
 
 def _add_compressed(

@@ -25,6 +25,7 @@ from executor.training import loop
 from executor.training.settings import RunSettings
 from executor.training.trainer import prepare
 from planner.plan import Plan
+from tests.executor.conftest import TINY
 from topology.base.errors import NoFeasiblePlanError
 
 LORA = parse_adapter("lora:r=4,alpha=8")
@@ -51,7 +52,7 @@ def trained(folder: Path, plan: Plan, steps: int) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def adapted_plan(plan_of: Callable[..., Plan]) -> Plan:
     """The tiny model, with an adapter."""
-    plan = plan_of(LAYOUT)
+    plan = plan_of(LAYOUT, spec=replace(TINY, num_layers=2))
     return replace(plan, request=replace(plan.request, job=replace(plan.request.job, adapter=LORA)))
 
 
@@ -61,7 +62,7 @@ def test_a_run_goes_on_and_peft_loads_its_adapter(adapted_plan: Plan, tmp_path: 
     whole = trained(tmp_path / "whole", adapted_plan, 3)
     trained(tmp_path / "run", adapted_plan, 2)
     other = replace(
-        adapted_plan, layout=ParallelLayout(dp=2, zero_stage=3), layers_of_stage=(4,), recompute_of_stage=(0,)
+        adapted_plan, layout=ParallelLayout(dp=2, zero_stage=3), layers_of_stage=(2,), recompute_of_stage=(0,)
     )
     resumed = trained(tmp_path / "run", other, 3)
     assert set(resumed) == set(whole)
@@ -88,7 +89,7 @@ def _peft_agrees(plan: Plan, folder: Path, to: Path, truth: dict[str, Any]) -> N
     assert json.loads((to / "adapter_config.json").read_text())["r"] == LORA.rank
     spec = plan.request.model
     config = transformers.LlamaConfig(
-        vocab_size=spec.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=4,
+        vocab_size=spec.vocab_size, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64,
         rms_norm_eps=spec.norm_epsilon, rope_theta=spec.rotary.theta, tie_word_embeddings=False,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A census of process groups: how many a rank has, and which of them have the same ranks."""
+"""A census of process groups: how many a rank has; axes with the same ranks share one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from executor.comm.mesh import build_meshes
 from executor.torch_internals.groups import end_fake_group, named_groups, start_fake_group
 
 
-def census(layout: ParallelLayout, *, experts: bool) -> dict[tuple[int, ...], list[str]]:
-    """What the groups of rank 0 are for, by their ranks."""
+def census(layout: ParallelLayout, *, experts: bool) -> list[str]:
+    """What the groups of rank 0 are for; no two have the same ranks."""
     start_fake_group(layout.num_gpus, 0)
     try:
         build_meshes(layout, "cpu", experts=experts)
-        found: dict[tuple[int, ...], list[str]] = {}
-        for purpose, ranks in named_groups().values():
-            found.setdefault(tuple(ranks), []).append(purpose.removeprefix("mesh_"))
-        return found
+        groups = named_groups().values()
+        assert len({tuple(ranks) for _, ranks in groups}) == len(groups)
+        return sorted(purpose.removeprefix("mesh_") for purpose, _ in groups)
     finally:
         end_fake_group()
 
@@ -28,17 +27,17 @@ EXPERTS = ParallelLayout(tp=4, pp=2, dp=4, cp=2, ep=4, zero_stage=3, shard_degre
 
 
 def test_groups_of_a_layout_of_experts() -> None:
-    """Thirteen of five sets of ranks: on GPUs each is a communicator, the estimate has one for each axis."""
-    assert sorted(census(EXPERTS, experts=True).values()) == [
-        ["cp", "shard", "expert_shard"],
-        ["default_pg"],
-        ["dp", "replicate", "expert_replicate"],
-        ["pp", "stage", "expert_stage"],
-        ["tp", "tensor", "ep"],
-    ]
+    """Thirteen dimensions of more than one rank have five sets of ranks: on GPUs each is a communicator."""
+    assert census(EXPERTS, experts=True) == ["cp", "default_pg", "dp", "pp", "tp+ep"]
 
 
 def test_a_layout_without_experts_has_none_of_theirs() -> None:
     """Nor groups of one rank."""
-    groups = census(ParallelLayout(tp=2, dp=2, zero_stage=1, sequence_parallel=True), experts=False)
-    assert sorted(groups.values()) == [["default_pg"], ["dp", "shard"], ["tp", "tensor"]]
+    layout = ParallelLayout(tp=2, dp=2, zero_stage=1, sequence_parallel=True)
+    assert census(layout, experts=False) == ["default_pg", "dp", "tp"]
+
+
+def test_replicas_of_shards_have_groups_beside_their_axis() -> None:
+    """Shards and their replicas cut the axis of replicas, which has a group of its own."""
+    layout = ParallelLayout(tp=2, dp=4, zero_stage=3, shard_degree=2, sequence_parallel=True)
+    assert census(layout, experts=False) == ["default_pg", "dp", "replicate", "shard", "tp"]

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from app.cli import run
+
 ROOT, HERE = Path(__file__).parents[3], Path(__file__).parent
 
 
@@ -28,7 +30,9 @@ def ask(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_module_is_planned_and_its_plan_is_verified(tmp_path: Path) -> None:
+def test_a_module_is_planned_and_its_plan_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One GPU a replica and nothing that splits a sample; verify agrees, export says why it does not."""
     plan = tmp_path / "plan.json"
     module = ("--module", "published:resnet50", "--input", "8x3x224x224")
@@ -36,9 +40,9 @@ def test_a_module_is_planned_and_its_plan_is_verified(tmp_path: Path) -> None:
     assert answered.returncode == 0, answered.stderr
     layout = json.loads(plan.read_text(encoding="utf-8"))["layout"]
     assert [layout[axis] for axis in ("tp", "cp", "ep")] == [1, 1, 1]
-    assert ask("verify", str(plan)).returncode == 0
-    refused = ask("export", str(plan), "--to", "torchtitan")
-    assert (refused.returncode, "traced module" in refused.stderr) == (2, True)
+    assert run(["verify", str(plan)]) == 0
+    assert run(["export", str(plan), "--to", "torchtitan"]) == 2
+    assert "traced module" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -49,8 +53,10 @@ def test_a_module_is_planned_and_its_plan_is_verified(tmp_path: Path) -> None:
         ("--module", "published:resnet50", "--input", "8x4", "--for", "megatron"),
     ],
 )
-def test_a_question_about_a_module_that_is_not_whole_is_refused(words: tuple[str, ...]) -> None:
+def test_a_question_about_a_module_that_is_not_whole_is_refused(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three lines, before anything is traced."""
-    answered = ask(*words, "--gpus", "4")
-    assert answered.returncode == 2
-    assert [line.split(":")[0] for line in answered.stderr.splitlines()[-3:]] == ["error", "cause", "help"]
+    assert run([*words, "--gpus", "4"]) == 2
+    lines = capsys.readouterr().err.splitlines()[-3:]
+    assert [line.split(":")[0] for line in lines] == ["error", "cause", "help"]

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from examples.diffusion import dit, sdxl_unet
 from executor.tracing.of_transformers import of_configuration
 from executor.tracing.trace import example_inputs, trace_module
-from tests.counts import cases_of_run
+from tests.counts import IS_NIGHTLY, cases_of_run
 
 TABLE: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "published_models.toml").read_text(encoding="utf-8")
@@ -62,6 +62,9 @@ def test_a_diffusion_transformer_has_its_parameters_and_products(name: str) -> N
     assert found.forward_flop / 2 == pytest.approx(DENOISERS[name][1], rel=0.01)
 
 
+@pytest.mark.skipif(
+    not IS_NIGHTLY, reason="of the nightly run: the suite traces a small U-Net, and other models whole"
+)
 def test_the_u_net_of_sdxl_has_its_parameters_and_products() -> None:
     """2,567,463,684 parameters (its checkpoint's card, recalled), and the products of torch's counter."""
     with torch.device("meta"):

@@ -48,7 +48,7 @@ def sent_as(plan: Plan, kind: str) -> Plan:
 @pytest.mark.slow
 def test_a_run_sums_as_planned_and_resumes(estimated_plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """Near the losses of whole gradients, not equal to them; from its checkpoint after two steps it goes on to the same."""
-    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=0))
+    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=0), num_layers=1)
     train(plan, tmp_path / "whole", 4)
     train(sent_as(plan, "bf16"), tmp_path / "narrow", 4, every=2)
     train(sent_as(plan, "bf16"), copy_of(tmp_path / "narrow", tmp_path / "twice", last_step=2), 4)
@@ -63,8 +63,8 @@ def test_what_factors_missed_is_saved_and_goes_on(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """On as many replicas to equal losses; on others the mean of it, which is told; without it other losses."""
-    two = sent_as(estimated_plan_of(ParallelLayout(dp=2, zero_stage=0)), "powersgd:2")
-    four = sent_as(estimated_plan_of(ParallelLayout(dp=4, zero_stage=0)), "powersgd:2")
+    two = sent_as(estimated_plan_of(ParallelLayout(dp=2, zero_stage=0), num_layers=1), "powersgd:2")
+    four = sent_as(estimated_plan_of(ParallelLayout(dp=4, zero_stage=0), num_layers=1), "powersgd:2")
     through, twice, more = (tmp_path / name for name in ("through", "twice", "more"))
     train(two, through, 6, every=3)
     copy_of(through, twice, last_step=3)

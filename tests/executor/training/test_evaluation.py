@@ -34,6 +34,7 @@ from topology.base.errors import InputError
 
 SEQUENCE, BATCH, HELD_OUT = 16, 8, 13  # not a multiple of the batch: the last one is short
 CPU = torch.device("cpu")
+SHALLOW = replace(TINY, num_layers=1)
 EXPERTS = replace(
     TINY, name="tiny-moe", num_experts=4, num_experts_per_token=2, moe_intermediate_size=32,
     router_aux_loss_coef=0.1,
@@ -71,6 +72,7 @@ def test_every_layout_has_the_mean_over_each_held_out_sequence_once(
 ) -> None:
     """Before any step, and without changing the steps: loss and gradient are those of a run without."""
     spec, layout = LAYOUTS[name]
+    spec = replace(spec, num_layers=layout.pp * layout.virtual_stages)
     plan = make_plan(layout, spec=spec, batch=BATCH, sequence=SEQUENCE)
     settings = settings_in(tmp_path, steps=2, data=str(files[0]), eval_data=str(files[1]))
     write_run(settings, plan)
@@ -122,7 +124,7 @@ def test_evaluations_are_written_when_due_and_after_the_last_step(
     files: tuple[Path, Path], plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Every third of seven steps and the last; the losses of training are those of a run without."""
-    plan, common = plan_of(ParallelLayout()), {"steps": 7, "data": str(files[0])}
+    plan, common = plan_of(ParallelLayout(), spec=SHALLOW), {"steps": 7, "data": str(files[0])}
     run_here(settings_in(tmp_path / "without", **common), plan)
     run_here(settings_in(tmp_path / "with", **common, eval_data=str(files[1]), eval_interval=3), plan)
     rows = [json.loads(line) for line in (tmp_path / "with" / EVALUATIONS_FILE).read_text().splitlines()]
@@ -135,7 +137,7 @@ def test_a_request_to_stop_ends_an_evaluation_on_every_rank(
     plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """One rank is asked during the second batch: no number is reported, and the checkpoint is written."""
-    plan = plan_of(ParallelLayout(dp=2, zero_stage=1))
+    plan = plan_of(ParallelLayout(dp=2, zero_stage=1), spec=SHALLOW)
     settings = settings_in(tmp_path, eval_data="synthetic", eval_batches=1000, eval_interval=2)
     write_run(settings, plan)
     statuses = run_ranks(_train_until_asked, 2, settings, plan)

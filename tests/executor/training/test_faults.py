@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +40,18 @@ from executor.training.settings import (
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
 from tests.counts import cases_of_run
+from tests.executor.conftest import TINY, make_plan
 from topology.base.errors import InputError
 from topology.base.files import json_rows
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 STEPS = 12
+
+
+@pytest.fixture
+def plan_of() -> Callable[..., Plan]:
+    """Build a plan of a model of one layer."""
+    return functools.partial(make_plan, spec=replace(TINY, num_layers=1))
 
 
 def settings_in(folder: Path, *, steps: int = STEPS) -> RunSettings:
@@ -152,7 +161,7 @@ def test_a_signal_to_the_launcher_stops_in_order(
 ) -> None:
     """It reaches the ranks: a checkpoint is written, exit 0, and no traceback is printed."""
     number, send = WAYS_TO_STOP[way]
-    plan, settings = estimated_plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
+    plan, settings = estimated_plan_of(LAYOUT, num_layers=1), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
         [
@@ -380,7 +389,7 @@ def test_input_error_of_a_rank_reaches_the_user(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Ranks that meet a wrong token end the run with the three lines, not with their own reports."""
-    plan = estimated_plan_of(LAYOUT)
+    plan = estimated_plan_of(LAYOUT, num_layers=1)
     np.save(tmp_path / "tokens.npy", np.full(1000, plan.request.model.vocab_size))
     settings = settings_in(tmp_path)
     write_run(settings, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,10 @@ from executor.training.trainer import prepare
 from planner.plan import Plan
 from tests.counts import cases_of_run
 from tests.executor.conftest import make_plan
-from tests.executor.parallel.test_parity import DENSE, MOE, TIED
+from tests.executor.parallel import test_parity as parity
 from tests.executor.training.test_training import run_here, settings_in
 
+DENSE, MOE, TIED = (replace(spec, num_layers=2) for spec in (parity.DENSE, parity.MOE, parity.TIED))
 LAYOUTS = {
     "replicas": (DENSE, ParallelLayout(dp=2)),
     "replicas of shards": (DENSE, ParallelLayout(dp=4, zero_stage=3, shard_degree=2)),

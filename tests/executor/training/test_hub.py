@@ -32,6 +32,7 @@ from tests.executor.training.hub_server import served
 from topology.base.errors import InputError
 
 FIRST, SECOND = "a" * 40, "b" * 40
+pytestmark = pytest.mark.usefixtures("forked_scripts")
 SCRIPT = (
     "import sys; from executor.training.worker import leave_process; "
     "from tests.executor.training.test_hub import asked_there; asked_there(sys.argv[1]); leave_process(0)"

@@ -21,9 +21,10 @@ from executor.model.transformer import build_model
 from executor.parallel.weights import initialize
 from executor.training.settings import EVALUATIONS_FILE
 from planner.plan import Plan
-from tests.executor.conftest import TINY
+from tests.executor import conftest
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
 
+TINY = replace(conftest.TINY, num_layers=1)
 SEQUENCE, BATCH, CPU = 16, 8, torch.device("cpu")
 WINDOWS = {"a": 24, "b": 8, "held-out": 11}  # three to one: an epoch of both is four steps
 
@@ -70,7 +71,7 @@ def test_an_epoch_of_a_blend_is_each_window_once_and_resumes(
         data=f"0.75={files['a']},0.25={files['b'].with_suffix('.bin')}",
         eval_data=str(files["held-out"]),
     )
-    run_here(settings, plan_of(ParallelLayout()))
+    run_here(settings, plan_of(ParallelLayout(), spec=TINY))
     first = losses(tmp_path / "first")
     assert sum(first.values()) / 4 == pytest.approx(mean_loss_of([files["a"], files["b"]]), rel=1e-6)
     assert len(set(first.values())) == 4
@@ -81,5 +82,5 @@ def test_an_epoch_of_a_blend_is_each_window_once_and_resumes(
     )
     again = copy_of(tmp_path / "first", tmp_path / "again", last_step=2)
     resumed = replace(settings, folder=str(again), plan_file=str(again / "plan.json"))
-    run_here(resumed, plan_of(ParallelLayout(dp=2, zero_stage=1)))
+    run_here(resumed, plan_of(ParallelLayout(dp=2, zero_stage=1), spec=TINY))
     assert losses(again) == pytest.approx({step: first[step] for step in (3, 4)}, rel=1e-6)

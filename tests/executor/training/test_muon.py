@@ -19,6 +19,7 @@ from executor.training.muon import blended, is_matrix, newton_schulz, step_of
 from executor.validation.reference import ReferenceJob, outcome_difference, run_layout, run_reference
 from planner.plan import Plan
 from tests.counts import cases_of_run
+from tests.executor.conftest import TINY
 from tests.executor.parallel.test_parity import DENSE, MOE, SETTINGS, TIED, TOLERANCE, layout, shallow
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
 from topology.base.errors import NoFeasiblePlanError
@@ -96,7 +97,7 @@ def test_a_run_resumes_its_momentum_in_another_layout(plan_of: Callable[..., Pla
     """From the checkpoint after step 3, resharded, losses are those of the run that went on."""
 
     def muon(of: ParallelLayout) -> Plan:
-        plan = plan_of(of)
+        plan = plan_of(of, spec=dataclasses.replace(TINY, num_layers=1))
         job = dataclasses.replace(plan.request.job, optimizer="muon")
         return dataclasses.replace(plan, request=dataclasses.replace(plan.request, job=job))
 

@@ -30,7 +30,7 @@ from tests.executor.conftest import TINY
 from tests.executor.training.test_training import copy_of
 
 SPEC = replace(
-    TINY, name="chosen", num_experts=8, num_experts_per_token=2, moe_intermediate_size=16,
+    TINY, name="chosen", num_layers=2, num_experts=8, num_experts_per_token=2, moe_intermediate_size=16,
     routing=Routing(scoring_func="sigmoid", n_group=2, topk_group=1, bias_selects=True), router_bias=True,
 )  # fmt: skip
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"

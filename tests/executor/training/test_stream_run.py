@@ -35,6 +35,7 @@ from executor.training.metrics import Reporter
 from executor.training.settings import CHECKPOINTS, EVALUATIONS_FILE, RUN_FILE, RunSettings, read_settings
 from planner.plan import Plan
 from tests.counts import IS_NIGHTLY
+from tests.executor.conftest import TINY
 from tests.executor.training.test_commands import LEGAL, run_words
 from tests.executor.training.test_faults import kill, reported, when
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
@@ -42,6 +43,7 @@ from topology.base.errors import InputError
 
 WORDS = [f"w{number}" for number in range(200)]
 STEPS, LAYOUT = 10, ParallelLayout(dp=2, zero_stage=1)
+SHALLOW = replace(TINY, num_layers=1)
 
 
 def write_lines(path: Path, seed: int, count: int) -> Path:
@@ -122,7 +124,7 @@ def uninterrupted(
 ) -> Path:
     """A run that nothing disturbed."""
     made = tmp_path_factory.mktemp("run")
-    run_here(settings_of(folder, made, form), plan_of(LAYOUT))
+    run_here(settings_of(folder, made, form), plan_of(LAYOUT, spec=SHALLOW))
     return made
 
 
@@ -143,7 +145,7 @@ def test_another_layout_goes_on_where_a_checkpoint_was(
     assert sum(windows) == manifest.samples == 4 * 8
     again = copy_of(uninterrupted, tmp_path / "again", last_step=4)
     resumed = replace(settings_of(folder, again, form), folder=str(again), plan_file=str(again / "plan.json"))
-    run_here(resumed, plan_of(ParallelLayout(tp=2, sequence_parallel=True)))
+    run_here(resumed, plan_of(ParallelLayout(tp=2, sequence_parallel=True), spec=SHALLOW))
     first = losses(uninterrupted)
     assert losses(again) == pytest.approx({step: first[step] for step in range(5, STEPS + 1)}, rel=1e-6)
     assert held_out_of(again)[-1] == pytest.approx(held_out_of(uninterrupted)[-1], rel=1e-6)
@@ -179,7 +181,7 @@ def test_text_that_is_long_looked_for_is_no_hang(
     monkeypatch.setattr(TextStream, "sample", sample)
     monkeypatch.setattr(Reporter, "say", say)
     fields = {"data": str(folder / "a.jsonl"), "tokenizer": str(folder)}
-    found = run_here(settings_in(tmp_path / "run", steps=6, **fields), plan_of(LAYOUT))
+    found = run_here(settings_in(tmp_path / "run", steps=6, **fields), plan_of(LAYOUT, spec=SHALLOW))
     assert [status.state for status in found] == ["finished"] * 2
     assert "1 of 2 ranks still read text, for " in (tmp_path / "said").read_text()
 
@@ -190,7 +192,7 @@ def test_a_killed_rank_costs_no_sample(
 ) -> None:
     """`plan run`, kill −9 of a rank after step 5: losses to the last bit those of the run that nothing disturbed."""
     made = tmp_path / "run"
-    words = run_words(tmp_path, estimated_plan_of(LAYOUT), made)
+    words = run_words(tmp_path, estimated_plan_of(LAYOUT, num_layers=SHALLOW.num_layers), made)
     names = data_of(folder, form)
     words += ["--data", names["data"], "--eval-data", names["eval_data"], "--tokenizer", names["tokenizer"]]
     words += ["--fp32", "--steps", str(STEPS), "--learning-rate", "1e-2", "--warmup-steps", "0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import resource
@@ -34,6 +35,7 @@ from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
 from planner.traces.kineto import read_kineto
 from tests.counts import cases_of_run
+from tests.executor.conftest import TINY, make_plan
 from topology.base.errors import InputError
 
 with contextlib.suppress(ImportError), warnings.catch_warnings():
@@ -77,6 +79,12 @@ def losses(folder: Path) -> dict[int, float]:
     """Last reported loss of every step."""
     lines = (folder / METRICS_FILE).read_text().splitlines()
     return {row["step"]: row["loss"] for row in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="module")
+def plan_of() -> Callable[..., Plan]:
+    """Build a plan of a model with a layer for each stage."""
+    return functools.partial(make_plan, spec=replace(TINY, num_layers=2))
 
 
 @pytest.fixture(scope="module")
