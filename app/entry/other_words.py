@@ -313,7 +313,7 @@ def left_out(words: Sequence[str], command: str, known: Sequence[str]) -> tuple[
     ('--max-num-seqs',)
     """
     others = {word.partition("=")[0] for word in _flags_of(command)}
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    flags = [_without_table(word, known).partition("=")[0] for word in words if word.startswith("-")]
     return tuple(flag for flag in flags if flag not in known and _plain(flag) not in others)
 
 

@@ -433,7 +433,7 @@ def _of_configuration(
         facts = job_facts_of(settings, launch.family, path)
         if launch.family.serves and (pool := _prompt_pool(every)):
             facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
-        if "said.nodes" not in facts.by_field:
+        if kind == "yaml" and "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(
             facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
