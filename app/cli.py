@@ -153,24 +153,31 @@ def _in_our_flags(line: str) -> str:
 def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
     """Say what of a command line could not be read, in three lines."""
     from app.entry.other_words import (
+        WHOLE,
+        audit_of_file,
         command_behind_dashes,
         command_for,
         instead,
         left_out,
         rewritten,
         with_flags,
+        without_model_flag,
     )
-    from app.entry.sentences import command_of_sentence
+    from app.entry.sentences import EXAMPLES, command_of_sentence
 
     what = re.split(r" \(Possible|\.? Did you mean", error.format_message())[0].rstrip(".")
     if chosen:
         flags = known_flags(chosen)
         behind = command_behind_dashes(words)
         named = with_flags(words)
-        meant = behind or (_in_our_flags(named) if named else rewritten(words, chosen, flags))
+        meant = (
+            behind
+            or without_model_flag(words, chosen)
+            or (_in_our_flags(named) if named else rewritten(words, chosen, flags))
+        )
         meant = meant or command_of_sentence(words)
         fix = _fix_of(what, words, chosen)
-        others = left_out(words, chosen, flags) if meant and not behind else ()
+        others = left_out(words, chosen, flags) if meant and not behind and chosen not in WHOLE else ()
         more = instead(words, chosen, flags) if others else ""
         if others:
             meant += f", without {', '.join(others)}" + (f": {more}" if more else "")
@@ -180,14 +187,21 @@ def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> 
             _in_our_flags(with_flags(shlex.split(line)[1:]) or line)
             or with_flags(words)
             or command_of_sentence(words)
+            or audit_of_file(words)
         )
         close = suggest(words[0], COMMANDS, count=2) if words else ()
         fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        bare = sum(not word.startswith("-") for text in words for word in text.split())
+        fix = EXAMPLES if bare >= LEAST_OF_SENTENCE else fix
     return InputError(
         what=what or "unreadable command line",
         cause=f"the command line was: plan {' '.join(words)}",
         fix=f"write {meant}" if meant else fix,
     )
+
+
+LEAST_OF_SENTENCE: Final = 4
+"""Words of a question, where no flag stands among them."""
 
 
 def _fix_of(what: str, words: list[str], chosen: str) -> str:

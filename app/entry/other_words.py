@@ -47,7 +47,7 @@ def _by_word(table: str) -> dict[str, str]:
 
 def _plain(flag: str) -> str:
     """A flag as the table spells it: one letter as it is, since -n and -N are two."""
-    word = flag.lstrip("-").replace("_", "-")
+    word = flag.lstrip("-").replace("_", "-").rpartition(".")[2]  # parallelism.tensor_parallel_degree
     return word if len(word) == 1 else word.lower()
 
 
@@ -64,6 +64,12 @@ def command_for(words: Sequence[str]) -> str:
         return ""
     given = [] if here.startswith("--") or here.endswith("--help") else list(words[1:])
     given = given[given[:1] == [here] :]  # vllm serve
+    if here == "models" and given and (catalog := _catalog(given[0])):
+        here, given = catalog, given[1:]  # list gpus
+    if here == "verify" and given and Path(given[0]).suffix != ".json":
+        here = "models"
+    if here == "diff" and given and given[0].startswith("--"):
+        return shlex.join(["plan", "sweep", *_lists(given)])
     if here == "train" and given and _is_file(given[0]):
         here = "audit"
     if here == "diff" and len(given) > 1 and all("." not in name for name in given):
@@ -82,6 +88,39 @@ def command_for(words: Sequence[str]) -> str:
     if {"--gpus", "-n", "--cluster"} & {*given}:
         here = here.replace("--gpus 32 ", "")
     return shlex.join(["plan", *here.split(), *given])
+
+
+def _catalog(word: str) -> str:
+    """The catalog that a word names; "" where it names none.
+
+    >>> _catalog("gpus"), _catalog("hardware"), _catalog("70b")
+    ('gpus', 'gpus', '')
+    """
+    here = word if word in CATALOGS else _by_word("commands").get(_plain(word), "")
+    return here if here in CATALOGS else ""
+
+
+def _lists(words: Sequence[str]) -> list[str]:
+    """Flags with their values, those of one that is given several times as a list.
+
+    >>> _lists(["--model", "70b", "--gpu", "h100", "--gpu", "b200"])
+    ['--model', '70b', '--gpu', 'h100,b200']
+    """
+    values: dict[str, list[str]] = {}
+    flag = ""
+    for word in words:
+        flag = word if word.startswith("-") else flag
+        values.setdefault(flag, []).extend([word] if word != flag else [])
+    return [part for name, given in values.items() for part in (name, ",".join(given)) if part]
+
+
+def audit_of_file(words: Sequence[str]) -> str:
+    """The command line where a launch file stands for a command; "" where none does.
+
+    >>> audit_of_file(["train.sh", "--gpus", "64"]), audit_of_file(["70b"])
+    ('plan audit train.sh --gpus 64', '')
+    """
+    return shlex.join(["plan", "audit", *words]) if words and Path(words[0]).suffix in LAUNCH_FILES else ""
 
 
 def _is_file(word: str) -> bool:
@@ -162,7 +201,8 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         command: The command that they chose.
         known: Flags that the command has: they stay as they are, and no other is offered.
     """
-    table, at, changed = _flags_of(command), 0, False
+    typed, words = words, [_without_table(word, known) for word in words]
+    table, at, changed = _flags_of(command), 0, words != [*typed]
     result, nodes = list[str](), dict[str, str]()
     before, after = command, ""
     while at < len(words):
@@ -182,6 +222,7 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
             continue
         if VALUE in here and not value:
             return ""
+        here = KINDS.get(here, here) if value[:1].isalpha() else here  # -g h100
         changed = True
         is_value = takes or command in BARE or value.lower() in ("true", "1", "yes", "on")
         at += not equals and bool(following) and is_value
@@ -207,6 +248,51 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
     return shlex.join(["plan", *shown, *counted]) + after
 
 
+KINDS = {"--gpus {}": "--gpu {}"}
+"""What a count of GPUs means where its value is a name."""
+
+
+def _without_table(word: str, known: Sequence[str]) -> str:
+    """A flag of ours without the table of a configuration before it: ``--train.global_batch_size``."""
+    flag, equals, value = word.partition("=")
+    last = f"--{_plain(flag)}"
+    return f"{last}{equals}{value}" if flag.startswith("--") and "." in flag and last in known else word
+
+
+def _memory(words: Sequence[str]) -> str:
+    """The command line of what a model holds, whose name stands alone; beside degrees, of an estimate."""
+    at = next(at for at, word in enumerate(words) if word in ("--model", "-m"))
+    name, rest = [*words[at + 1 : at + 2]], [*words[1:at], *words[at + 2 :]]
+    if not rest or not name:
+        return shlex.join(["plan", "memory", *(name or ["70b"])])
+    counted = [] if {"--gpus", "-n", "--cluster"} & {*rest} else ["--gpus", "32"]
+    line = ["estimate", "--model", *name, *counted, *rest]
+    return rewritten(line, "estimate") or shlex.join(["plan", *line])
+
+
+def _searched_export(words: Sequence[str]) -> str:
+    """The two commands that plan a job and write its files: an export is of a plan."""
+    words = words[1:]
+    flags = {"--to", "--for", "--engine", "--framework"}
+    at = next((at for at, word in enumerate(words) if word in flags), len(words))
+    engine, rest = words[at + 1 : at + 2] or ["megatron"], [*words[:at], *words[at + 2 :]]
+    line = rewritten(rest, "train") or shlex.join(["plan", *rest])
+    return f"{line} --output plan.json && plan export plan.json --to {shlex.join(engine)}"
+
+
+def without_model_flag(words: Sequence[str], command: str) -> str:
+    """The command line where a model is named by a flag to a command that takes none; "" where it is not.
+
+    >>> without_model_flag(["memory", "--model", "70b"], "memory")
+    'plan memory 70b'
+    >>> without_model_flag(["export", "--model", "70b", "--gpus", "8", "--to", "deepspeed"], "export")
+    'plan --model 70b --gpus 8 --output plan.json && plan export plan.json --to deepspeed'
+    """
+    return WHOLE[command](words) if command in WHOLE and {"--model", "-m"} & {*words} else ""
+
+
+WHOLE = {"memory": _memory, "export": _searched_export}
+"""Commands that name no model by a flag, and what a line means that does."""
 BARE = ("train", "estimate", "sweep", "ladder", "serve")
 """Commands that take no bare words: one behind a flag is its value."""
 
@@ -227,7 +313,7 @@ def left_out(words: Sequence[str], command: str, known: Sequence[str]) -> tuple[
     ('--max-num-seqs',)
     """
     others = {word.partition("=")[0] for word in _flags_of(command)}
-    flags = [word.partition("=")[0] for word in words if word.startswith("-")]
+    flags = [_without_table(word, known).partition("=")[0] for word in words if word.startswith("-")]
     return tuple(flag for flag in flags if flag not in known and _plain(flag) not in others)
 
 

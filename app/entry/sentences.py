@@ -16,16 +16,17 @@ from app.entry.other_words import COUNTED_GPU, command_for, is_model
 from costmodel.kernels.precisions import TRAINING
 
 FILLER: Final = frozenset((
+    "cp", "dp", "ep", "pp", "pretrain", "pretraining", "sft", "tp",
     "a", "an", "and", "are", "at", "best", "by", "can", "card",
     "cards", "cluster", "cost", "do", "does", "efficient", "expensive", "fast",
     "faster", "finetune", "fine-tune", "fine-tuning", "finetuning", "fit", "fits", "for", "from",
-    "full", "gpu", "gpus", "how", "i", "in", "is", "it", "layout",
+    "fsdp", "full", "gpu", "gpus", "how", "i", "in", "is", "it", "layout",
     "long", "me", "mfu", "model", "much", "my", "need", "needed", "of",
     "on", "optimal", "over", "parallel", "parallelism", "plan", "please",
     "price", "required", "run", "running", "should", "slow", "speed", "split", "splitting",
     "strategy", "take", "takes", "the", "throughput", "time", "to", "train", "training",
     "tune", "tuning", "using", "we", "what", "which", "will",
-    "with", "would", "x", "×",
+    "per", "second", "with", "would", "x", "×",
 ))  # fmt: skip
 """Words that say nothing which a flag would."""
 COUNTED: Final = {"gpu": 1, "gpus": 1, "card": 1, "cards": 1, "node": 0, "nodes": 0}
@@ -36,10 +37,19 @@ SINGLE: Final = ("a", "an", "one", "single")
 LENGTH: Final = ("context", "seq", "sequence", "length", "ctx", "seqlen")
 AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
 NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?[kmbt]?", re.IGNORECASE)
+MEMORY: Final = re.compile(r"\d{2,3}\s?gi?b?", re.IGNORECASE)
+"""The memory of a GPU behind its name."""
 _LONGEST_NAME: Final = 3
 """Words of a model's name: llama 3.1 70b."""
 NO_NAME: Final = FILLER.union(TRAINING, LENGTH, COUNTED, ("lora", "qlora"))
 """Words that are no part of a model's name."""
+RATES: Final = ("requests", "request", "reqs", "req", "rps", "qps", "req/s", "requests/s")
+"""What a number before them counts of a server's load, a second."""
+EXAMPLES: Final = (
+    "a question names a model and GPUs, such as plan 70b on 32 h100; of a job that runs, its files: "
+    "plan audit train.sh train.log; plan --help has the rest"
+)
+"""What helps where words are no question that is understood."""
 OF_SERVERS: Final = {"--precision": "--weights"}
 """Flags of a training job that servers call otherwise."""
 FITS: Final = ("fit", "fits", "hold", "holds")
@@ -81,6 +91,8 @@ def command_of_sentence(words: Sequence[str]) -> str:
     if len(question.kinds) > 1 and not question.model:
         question.model = "70b"
         assumed.append("70b")
+    if not question.model and question.command == "explain" and not (question.gpus or question.kinds):
+        return "plan audit train.sh train.log, with the launch file and the log of the job"
     if not question.model or (question.joins and len(question.kinds) < 2) or _says_twice(question.flags):
         return ""
     line = _line(question, asks_fewest, assumed, fits=any(text.lower() in FITS for text in texts))
@@ -106,6 +118,8 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
     if (pair := AXIS.fullmatch(f"{word} {after}")) or (pair := AXIS.fullmatch(word)):
         question.flags += ["--set", f"layout.{pair[1]}={pair[2]}"]
         return 2 if not AXIS.fullmatch(word) else 1
+    if word in LENGTH and after in LENGTH:  # sequence length
+        return 1
     if word in LENGTH and NUMBER.fullmatch(after):
         question.flags += ["--sequence-length", after]
         return 2
@@ -134,6 +148,10 @@ def _count(question: _Question, text: str, after: str) -> int:
     if after in LENGTH:
         question.flags += ["--sequence-length", text]
         return 2
+    if after in RATES:
+        question.flags += ["--rate", f"{text}/s"]
+        question.command = question.command or "serve"
+        return 2
     if after == "tokens":
         question.flags += ["--tokens", text]
         return 2
@@ -154,10 +172,11 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
     if named and not question.command and word not in FILLER:
         question.command = named
         return 1
-    kind = next((each for each in (text, text.removesuffix("s")) if _is_gpu(each)), "")
+    memory = [f"{text}-{texts[1]}"] if len(texts) > 1 and MEMORY.fullmatch(texts[1]) else []
+    kind = next((each for each in (*memory, text, text.removesuffix("s")) if _is_gpu(each)), "")
     if kind:
         question.kinds.append(kind)
-        return 1
+        return 2 if kind in memory else 1
     if word in JOINS:
         question.joins = True
         return 1

@@ -62,7 +62,7 @@ def legal_changes(
 
 def applied(reading: Reading, change: Change) -> Reading:
     """Files with the words of a change written, and those taken away that are to go."""
-    written = tuple(_settings(change, next(iter(reading.kinds))))
+    written = tuple(_as_named(setting, reading) for setting in _settings(change, next(iter(reading.kinds))))
     gone = {_key(word) for word in change.remove} | {_key(setting.name) for setting in written}
     kept = tuple(setting for setting in reading.settings if _key(setting.name) not in gone)
     stated = {
@@ -79,6 +79,14 @@ def applied(reading: Reading, change: Change) -> Reading:
         reading, settings=(*written, *kept), stated=words, facts=facts, variables=variables,
         sets_queues=reading.sets_queues and QUEUES not in change.remove,
     )  # fmt: skip
+
+
+def _as_named(setting: Setting, reading: Reading) -> Setting:
+    """A setting under the name that Python files give its last part: an argument stands inside its call."""
+    if "." in setting.name or "python" not in reading.kinds.values():
+        return setting
+    names = {each.name for each in reading.settings if each.path[-1] == _key(setting.name)}
+    return replace(setting, name=names.pop()) if len(names) == 1 else setting
 
 
 def _running(reading: Reading, flags: Flags, cal: Calibration) -> Running | None:
@@ -115,7 +123,9 @@ def _settings(change: Change, file: str) -> Iterator[Setting]:
 def _value(text: str) -> Any:
     """The value of a field as its file would hold it: a number, a truth or a list, else the text."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
+        return ",".join(value) if texts else value
     except ValueError:
         quoted = len(text) > 1 and text[0] == text[-1] == "'"  # as a shell is told it
         return text[1:-1] if quoted else text

@@ -273,6 +273,8 @@ def _batch_of_arguments(facts: JobFacts, family: Family) -> None:
         why = f"the {shown} that Unsloth makes of TRL's has it where nothing is said"
         facts.put("layout.microbatch_size", size, "default", why)
         facts.put("said.accumulation", steps, "default", why)
+        if "said.trainer_optimizer" not in facts.by_field:
+            facts.put("job.optimizer", OPTIMIZER_OF_UNSLOTH, "default", why)
     elif family.name == "LLaMA-Factory" or (
         (family.name == "HF Trainer" and (shown or "said.only_of_trainer" in facts.by_field))
         or (family.name == "Unsloth" and shown in CLASSES_OF_TRAINER)
@@ -287,6 +289,8 @@ BATCH_OF_ARGUMENTS = 8
 """per_device_train_batch_size (transformers/training_args.py)."""
 BATCH_OF_UNSLOTH = (4, 2)
 """per_device_train_batch_size and gradient_accumulation_steps of its classes (unsloth/models/rl.py)."""
+OPTIMIZER_OF_UNSLOTH = OPTIMIZERS["adamw_8bit"]
+"""optim of its classes, whatever class of TRL they are made of."""
 CLASSES_OF_TRAINER = ("TrainingArguments", "Seq2SeqTrainingArguments")
 _MADE_BY_UNSLOTH = ("SFTConfig", "DPOConfig", "KTOConfig", "ORPOConfig", "CPOConfig", "RewardConfig")
 """Of TRL's; not those whose batch Unsloth rounds to the answers of a prompt."""

@@ -56,6 +56,8 @@ _WHOLE = frozenset(
 )
 
 
+_TYPED = ("said.gpus_per_node", "said.num_gpus")
+"""Counts before which Slurm may be told the kind."""
 OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
 """Values of Axolotl's gradient_checkpointing: what is kept for the backward pass is kept elsewhere."""
 LONGEST_WORD = 4
@@ -223,6 +225,8 @@ def _value(name: str, value: Scalar) -> Any:
         name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
     ):
         count = whole_or_none(value)
+        if name in _TYPED and ":" in text:  # h100:8
+            count = whole_or_none(text.rpartition(":")[2])
         if name == "said.gpus_per_node" and text == "gpu":  # as many as torchrun finds
             return NOT_KNOWN
         return count if count is not None and count > 0 else None

@@ -171,6 +171,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     notes.assumed.extend(stated_layout.assumed)
     notes.unsettled.extend(stated_layout.unsettled)
     notes.unsettled.extend(_absent_files(facts))
+    _take_of_recipe(reading, parsed, stated_layout.layout, notes)
     batch = flags.global_batch_size and request.job.global_batch_size
     batch = batch or _batch(reading, parsed, stated_layout.layout, request.cluster.num_gpus, notes)
     stated = {
@@ -198,6 +199,44 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
         unsettled=tuple(notes.unsettled),
         part=_part(reading),
     )
+
+
+def _take_of_recipe(
+    reading: Reading, parsed: EngineReading | None, layout: ParallelLayout | None, notes: _Notes
+) -> None:
+    """Note what a recipe that is not shown decides of context parallelism."""
+    facts = reading.facts
+    if not of_recipe(reading) or reading.published:
+        return
+    if "layout.cp" not in facts.by_field:
+        notes.take("layout.cp", 1, "context parallelism is the recipe's, which is not shown: 1 is taken")
+    if layout is not None and layout.cp > 1 and _untold_exchange(parsed):
+        why = "how ranks of context exchange keys is the recipe's, which is not shown"
+        notes.unsettled.append(
+            Unsettled(field="layout.cp_kind", taken=layout.cp_kind, leanest=layout.cp_kind, why=why)
+        )
+
+
+def _untold_exchange(parsed: EngineReading | None) -> bool:
+    """Whether no word says how ranks of context exchange keys."""
+    return parsed is None or "layout.cp_kind" not in parsed.stated
+
+
+def of_recipe(reading: Reading) -> bool:
+    """Whether files change a recipe that they name and do not show.
+
+    Recipes are of Megatron-Bridge and NeMo 2.0; a whole configuration of NeMo 1 names none.
+    """
+    facts = reading.facts
+    names_recipe = facts.value("said.recipe") or any(
+        setting.path[-1] in _OF_RECIPES for setting in reading.settings
+    )
+    changes_recipe = (model := facts.by_field.get("said.model")) is not None and model.how == "derived"
+    return bool(reading.family.recipes and (names_recipe or changes_recipe))
+
+
+_OF_RECIPES = ("recipe", "model_recipe_name")
+"""Words by which scripts of Megatron-Bridge are told a recipe."""
 
 
 def _part(reading: Reading) -> str:
@@ -304,7 +343,7 @@ def _named_files(reading: Reading) -> str:
     return f"name {files} too" if files else "no word of one is here; name the job's configuration too"
 
 
-_CONFIG_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json)\b")
+_CONFIG_FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json|sh)\b")
 _NAMES_FILE = ("config_file", "config_name", "config_path", "recipe", "recipe_file")
 MOST_NAMED = 3
 """Files that a sentence names."""
@@ -508,8 +547,11 @@ def _stated_gpu(reading: Reading, gpu: str | None, notes: _Notes) -> str | None:
 def _gpu(reading: Reading, notes: _Notes) -> str:
     """The kind of GPU that the files mention, or the usual one."""
     if len(reading.gpus) == 1:
-        notes.assumed.append(f"GPUs are {reading.gpus[0]}, which the file mentions")
-        return reading.gpus[0]
+        name = reading.gpus[0]
+        others = " or ".join(reading.other_memories.get(name, ()))
+        doubt = f" without its memory: --gpu {others} is the other" if others else ""
+        notes.assumed.append(f"GPUs are {name}, which the file mentions{doubt}")
+        return name
     notes.take(
         "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
     )

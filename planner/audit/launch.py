@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
-from planner.formats.settings import NOT_KNOWN, Setting
-from planner.formats.shell import UNKNOWN, Script, Started, Text, script_of_text
+from planner.formats.settings import NOT_KNOWN, Setting, snake_case
+from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of, script_of_text
+from planner.formats.structured import json_settings
+from topology.base.errors import InputError
 
 MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
@@ -62,6 +65,7 @@ class Launch:
         known: How many words were recognised.
         sure: Whether the command is started whatever a run finds.
         others: Lines of other commands that could have been meant.
+        components: Those of a heterogeneous job that its step is told to run on.
     """
 
     settings: tuple[Setting, ...]
@@ -70,6 +74,7 @@ class Launch:
     known: int
     sure: bool = True
     others: tuple[int, ...] = ()
+    components: tuple[int, ...] = ()
 
 
 def launch_of(
@@ -90,7 +95,6 @@ def launch_of(
         commands.extend(_kept_command(values, given))
     lines = text.split("\n")
     launches = [launch for command in commands[:MOST_COMMANDS] if (launch := _launch(command, lines))]
-    machine = [*_directives(script), *_variables(script, machines_only=True), *_visible(script)]
     if line_wanted:
         launches = [launch for launch in launches if launch.line == line_wanted]
     if launches:
@@ -102,8 +106,10 @@ def launch_of(
             if names.issuperset(setting.name for setting in launch.settings)
         }
         others = tuple(sorted({launch.line for launch in launches} - parts - {best.line}))
-        settings = (*best.settings, *machine)
-        return Launch(settings, best.family, best.line, best.known, best.sure, others), script
+        machine = (*_variables(script, machines_only=True), *_visible(script))
+        directives = _directives(script, best.components)
+        settings = (*best.settings, *_hosts(script, names), *directives, *machine)
+        return replace(best, settings=settings, others=others), script
     flags = _flags_in_variables(script, lines)
     variables = [*flags, *_variables(script, machines_only=False)]
     family = _family_of_flags(flags)
@@ -138,11 +144,14 @@ def machine_settings(script: Script) -> tuple[Setting, ...]:
     Its launchers' flags and the variables before their first word, the scheduler's lines, its own variables.
     """
     settings: list[Setting] = []
+    components: tuple[int, ...] = ()
     for command in script.started[:MOST_COMMANDS]:
         if _is_launcher(command):
             every = (*_of_node(command), *_assigned(command))
             settings.extend(setting for setting in every if meaning(setting, LAUNCHED) is not None)
-    return (*settings, *_directives(script), *_variables(script, machines_only=True), *_visible(script))
+            components = components or command.components
+    directives = _directives(script, components)
+    return (*settings, *directives, *_variables(script, machines_only=True), *_visible(script))
 
 
 def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
@@ -213,14 +222,12 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     if family is None:
         return None
     known = fields_recognised(settings, family)
-    if published_config(named_config((*settings, *_assigned(command)), family.name), family.name):
-        return Launch(
-            (*settings, *_assigned(command)), family, command.line, max(known, LEAST_WORDS), command.sure
-        )
+    settings = (*settings, *_assigned(command))
+    launch = Launch(settings, family, command.line, known, command.sure, components=command.components)
+    if published_config(named_config(settings, family.name), family.name):
+        return replace(launch, known=max(known, LEAST_WORDS))
     enough = LEAST_WORDS if not family.serves else 1
-    if known < enough and not (known and _is_launcher(command)):
-        return None
-    return Launch((*settings, *_assigned(command)), family, command.line, known, command.sure)
+    return None if known < enough and not (known and _is_launcher(command)) else launch
 
 
 def _recipe_of_torchtune(command: Started, programs: Sequence[str]) -> Iterator[Setting]:
@@ -242,6 +249,9 @@ _OF_PREFERENCES = ("dpo", "grpo", "ppo", "kto", "rloo", "gkd", "orpo", "cpo", "s
 def _trainer_of(command: Started) -> Iterator[Setting]:
     """The method that a script's name or a command of TRL tells: ``trl/scripts/dpo.py``, ``trl grpo``."""
     words = [text.text for text in command.words]
+    for at, word in enumerate(words):
+        if at and words[at - 1] == "-m" and re.fullmatch(r"[\w.]+", word):  # a module: trl.scripts.sft
+            words[at] = f"{word.replace('.', '/')}.py"
     for word, after in zip(words, (*words[1:], ""), strict=True):
         name = word.rpartition("/")[2]
         stem = name.removesuffix(".py") if name.endswith(".py") else after if name == "trl" else ""
@@ -424,7 +434,20 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
         elif _takes_model(text, words[at:]):
             settings.extend(_setting("serve", [words[at].text], line))
     last = {setting.name: setting for setting in settings}  # of a flag given twice the last counts
-    return tuple(last.values())
+    return tuple(each for setting in last.values() for each in (setting, *_inside(setting)))
+
+
+def _inside(setting: Setting) -> Iterator[Setting]:
+    """The settings of a table that a flag is told as JSON, as the Trainer takes DeepSpeed's configuration."""
+    text = setting.value if isinstance(setting.value, str) else ""
+    if text[:1] == "{" and text[-1:] == "}" and len(text) <= LONGEST_TABLE:
+        with contextlib.suppress(InputError):
+            for each in json_settings(text, setting.name)[0]:
+                yield replace(each, name=f"{setting.name}.{each.name}", line=setting.line)
+
+
+LONGEST_TABLE = 10_000
+"""Characters of a table behind a flag."""
 
 
 def _takes_model(text: str, rest: Sequence[Text]) -> bool:
@@ -464,15 +487,39 @@ def _line(flag: str, line: int, lines: Sequence[str]) -> int:
     return line
 
 
-def _directives(script: Script) -> list[Setting]:
-    """What the scheduler is told."""
+_OF_SLURM: Mapping[str, str] = {"-N": "nodes", "-n": "ntasks", "-G": "num_gpus", "--gpus": "num_gpus"}
+"""Options of sbatch that have another name here: ``--gpus`` are those of the whole job."""
+
+
+_HOST = re.compile(r"^[ \t]*[\w.-]+[ \t]+slots=(\d{1,3})[ \t]*$", re.MULTILINE)
+
+
+def _hosts(script: Script, names: Collection[str]) -> tuple[Setting, ...]:
+    """Nodes and GPUs of each, by a list of hosts that the script writes and its launcher is told to read."""
+    counted = {snake_case(name) for name in names} & {"num_gpus", "nnodes", "num_nodes", "np"}
+    if counted or not {"hostfile", "machinefile"} & {snake_case(name) for name in names}:
+        return ()
+    for document in script.documents:
+        slots = _HOST.findall(document.text)
+        if slots and len({*slots}) == 1:
+            line = document.line
+            how = f"{len(slots)} hosts of {slots[0]} slots"
+            return (
+                Setting(name="nnodes", value=len(slots), line=line, how=how),
+                Setting(name="gpus_per_node", value=int(slots[0]), line=line, how=how),
+            )
+    return ()
+
+
+def _directives(script: Script, components: Sequence[int] = ()) -> list[Setting]:
+    """What the scheduler is told, of the components that a step is told to run on."""
     return [
         Setting(
-            name=name.lstrip("-") if len(name) > 2 else {"-N": "nodes", "-n": "ntasks"}.get(name, name),
+            name=_OF_SLURM.get(name, name.lstrip("-")),
             value=text.text,
             line=text.line,
         )
-        for name, text in script.directives.items()
+        for name, text in directives_of(script, components).items()
         if text.text
     ]
 

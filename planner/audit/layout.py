@@ -118,6 +118,9 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
     if not values["zero_stage"].settled and reading.family.recipes and replicas > 1:
         parts["zero_stage"] = 1
         assumed.append(_RECIPES_SHARD)
+    if not values["expert_tp"].settled and family == "Megatron-Bridge" and request.model.is_moe:
+        parts["expert_tp"] = 1
+        assumed.append("an expert on one tensor rank, as the recipes that such files change have it")
     if replicas == 1 and parts.get("zero_stage", 0) > 1:
         parts["zero_stage"] = plain.zero_stage  # gradients and weights have nobody to be shared with
     if not request.model.is_moe:

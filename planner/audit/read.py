@@ -27,9 +27,11 @@ from planner.audit.no_job import refuse_no_job
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
+from planner.formats.justfile import is_named_justfile, script_of_justfile
 from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, is_named_log, lines_like_steps, measured_of
 from planner.formats.makefile import is_makefile, script_of_makefile
+from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script
@@ -40,7 +42,7 @@ from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
 from topology.hardware.datasheets import machines_in_text
-from topology.hardware.device_names import gpus_in_text, slice_in_text
+from topology.hardware.device_names import gpus_in_text, others_of_bare_names, slice_in_text
 
 MOST_BYTES = 6 * MIB
 """Of one launch file or log; of a longer log its two ends are read."""
@@ -96,6 +98,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    other_memories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of those that they name without a memory, GPUs of the same name and another one."""
     slice_profile: str = ""
     """The profile of slices of a GPU (MIG) that the files speak of; empty where they mean whole ones."""
     sets_queues: bool = False
@@ -258,11 +262,14 @@ def _likely(texts: Mapping[str, str], path: str) -> list[str]:
 def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     """Kinds and numbers of GPUs that names and comments speak of."""
     kinds: set[str] = set()
+    bare: dict[str, tuple[str, ...]] = {}
     numbers: set[int] = set()
     versions: dict[str, set[str]] = {}
     memories: set[int] = set()
     for text in texts:
-        kinds |= set(gpus_in_text(text[:MOST_CONFIG_CHARACTERS]))
+        without = others_of_bare_names(text[:MOST_CONFIG_CHARACTERS])
+        bare |= without
+        kinds |= {name for name in gpus_in_text(text[:MOST_CONFIG_CHARACTERS]) if name not in without}
         kinds |= {machine.gpu for machine in machines_in_text(text[:MOST_CONFIG_CHARACTERS])}
         whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
@@ -278,8 +285,32 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
     whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
     whole.gpu_memories_gb = tuple(sorted(memories))
-    whole.gpus = tuple(sorted(kinds))
+    asked = {
+        name
+        for setting in whole.settings
+        if setting.path[-1] in _ASKED_OF_SCHEDULERS
+        for name in gpus_in_text(str(setting.value))
+    }
+    if len(asked) == 1:  # of the part of a job that is read
+        bare = {name: others for name, others in bare.items() if name in asked - kinds}
+        kinds = asked - bare.keys()
+    whole.other_memories = {
+        name: others for name, others in bare.items() if kinds.isdisjoint((name, *others))
+    }
+    whole.gpus = tuple(sorted(kinds | whole.other_memories.keys()))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
+
+
+_ASKED_OF_SCHEDULERS = (
+    "gpus_per_node",
+    "gres",
+    "gpus",
+    "num_gpus",
+    "gpus_per_task",
+    "accelerators",
+    "accelerator_type",
+)
+"""Words that ask for GPUs, by their kind too."""
 
 
 def _require_few(named: Sequence[str]) -> None:
@@ -360,13 +391,15 @@ def _of_configuration(
 ) -> Reading:
     """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
+    started = ""
     if kind == "python" and package is not None and not recipe:
         parts = [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
     elif kind == "python":
         recipes = recipes_of(text, path)
-        chosen = _recipe(recipes, recipe, path, doubts)
-        settings = [*chosen.settings, *_machines_of_module(recipes, chosen)]
+        started = "" if recipe else commands_of_python(text)
+        settings = _of_recipe(recipes, recipe, path, doubts, started)
+        started = "" if family_of(settings) else started  # it configures the job itself
     elif kind == "json":
         settings, template = json_settings(text, path)
         if template:
@@ -374,7 +407,7 @@ def _of_configuration(
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
-    started = script_of(settings) if kind == "yaml" else ""
+    started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
     variables = {**variables_of(settings), **given}
     launch, _ = launch_of(started, variables, {}, line) if started else (None, None)
@@ -400,7 +433,7 @@ def _of_configuration(
         facts = job_facts_of(settings, launch.family, path)
         if launch.family.serves and (pool := _prompt_pool(every)):
             facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
-        if "said.nodes" not in facts.by_field:
+        if kind == "yaml" and "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(
             facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
@@ -408,9 +441,8 @@ def _of_configuration(
     family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
     _add_class_of_arguments(facts, settings)
-    named = models_named(text) if kind == "python" else set()
-    if family.recipes and len(named) == 1:
-        facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
+    if kind == "python":
+        _add_named_model(facts, family, text)
     for setting in settings:
         if "is not set" in setting.how and _used(setting, facts):
             doubts.append(setting.how)
@@ -423,6 +455,28 @@ def _of_configuration(
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
 
 
+def _of_recipe(
+    recipes: list[Recipe], wanted: str, path: str, doubts: list[str], started: str
+) -> list[Setting]:
+    """Settings of the function that is meant; of a file that starts commands, none need be there."""
+    try:
+        chosen = _recipe(recipes, wanted, path, doubts)
+    except InputError:
+        if started:
+            return []
+        raise
+    return [*chosen.settings, *_machines_of_module(recipes, chosen)]
+
+
+def _add_named_model(facts: JobFacts, family: Family, text: str) -> None:
+    """The model of the recipe that a Python file changes, or of the package whose registry it asks."""
+    named, packages = models_named(text), {*_TITAN_MODEL.findall(text)}
+    if family.recipes and len(named) == 1:
+        facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
+    if family.name == "torchtitan" and len(packages) == 1:
+        facts.put("said.model_family", packages.pop(), "derived", "the package of its models")
+
+
 def _add_class_of_arguments(facts: JobFacts, settings: Iterable[Setting]) -> None:
     """The class of a trainer's arguments, which decides what holds where they say nothing."""
     classes = {setting.value for setting in settings if setting.path[-1] == "__class__"}
@@ -431,6 +485,8 @@ def _add_class_of_arguments(facts: JobFacts, settings: Iterable[Setting]) -> Non
         facts.put("said.arguments", shown, "derived", "the class of its arguments")
 
 
+_TITAN_MODEL = re.compile(r"\btorchtitan\.(?:models|experiments)\.(\w+)")
+"""The package of a model of torchtitan, whose registry has it by its size alone."""
 _APART = ("parallelism", "model_artifacts")
 """Tables of a release (llm-d) that say of a server what its command does not."""
 
@@ -545,7 +601,10 @@ def _of_script(
 ) -> Reading:
     """A script, or a page with commands (the first at or after a line)."""
     others = {name: other for name, other in beside.items() if other is not text}
-    text = script_of_makefile(text) if kind == "shell" and is_makefile(text, path) else text
+    if kind == "shell" and is_named_justfile(path):
+        text = script_of_justfile(text)
+    elif kind == "shell" and is_makefile(text, path):
+        text = script_of_makefile(text)
     launch, script = (
         launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
     )
@@ -574,7 +633,7 @@ def _of_script(
     )
 
 
-_HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json)")
+_HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json|sh)")
 
 
 def _handed_files(script: Script) -> dict[str, Setting]:

@@ -131,13 +131,14 @@ def _fsdp_axes(facts: JobFacts) -> None:
 def _fsdp(facts: JobFacts, family: Family) -> None:
     """Stages of PyTorch's FSDP and of a DeepSpeed file that is only named."""
     sharding = (
-        str(facts.value("said.sharding") or facts.value("said.fsdp") or "")
+        str(facts.value("said.sharding") or facts.value("said.fsdp") or facts.value("said.reshard") or "")
         .lower()
         .split(",")[0]
         .split(" ")[0]
     )
     if sharding in _STAGE_OF_SHARDING:
-        like = "said.sharding" if "said.sharding" in facts.by_field else "said.fsdp"
+        names = ("said.sharding", "said.fsdp", "said.reshard")
+        like = next(name for name in names if facts.value(name))
         facts.take("layout.zero_stage", _STAGE_OF_SHARDING[sharding], like)
     elif facts.truth("said.reshard") is not None and family.name != "torchtitan":
         facts.take("layout.zero_stage", 3 if facts.truth("said.reshard") else 2, "said.reshard")

@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodel.parallel.divisions import BATCH
 from planner.audit.read import Reading
+from planner.audit.strategy_words import words_of_stage
 from planner.audit.words import AGES
 from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
@@ -27,8 +28,8 @@ _TRUTHS = {"true": "True", "false": "False", "": "True"}
 """Yes and no of YAML in Python's words."""
 _OWN_VALUES = ("schedule", "virtual_stages")
 """Fields whose values every engine has names of its own for."""
-_TRAINERS = ("HF Trainer", "LLaMA-Factory", "Axolotl", "ms-swift")
-"""Programs whose sharding their launcher is told, of whichever engine that is."""
+_TRAINERS = ("HF Trainer", "LLaMA-Factory", "Axolotl", "ms-swift", "Unsloth", "Lightning")
+"""Programs whose sharding their launcher or a strategy is told, of whichever engine that is."""
 
 
 def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
@@ -39,8 +40,8 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     """
     if not reading.family.engine and set(reading.kinds.values()) == {"log"}:
         return ()  # nobody says whose words the job was started with
-    launched = reading.family.name in _TRAINERS and "said.zero_stage" not in reading.facts.by_field
-    if launched and "zero_stage" in dict(fields):
+    stage = dict(fields).get("zero_stage")
+    if stage is not None and _by_launcher(reading) and words_of_stage(reading, stage) is None:
         return ()  # it is told by the launcher or in a file of its own, which nothing here shows
     batch = reading.facts.stated("job.global_batch_size")
     steps = None if batch else _accumulation(reading, dict(fields))
@@ -61,6 +62,12 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
+
+
+def _by_launcher(reading: Reading) -> bool:
+    """Whether what is sharded is told in words of FSDP, to a launcher or in a file beside the program's."""
+    without = reading.family.name in _TRAINERS or not word_for(reading, "said.zero_stage")
+    return without and "said.zero_stage" not in reading.facts.by_field
 
 
 def _accumulation(reading: Reading, fields: Mapping[str, Any]) -> int | None:
@@ -195,6 +202,9 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
         yield f"{'' if value else '-'}{word_for(reading, 'layout.sequence_parallel')}"
     elif name == "zero_stage" and _kind(reading) == "megatron" and value < 2 and not _has_stages(reading):
         yield f"{'' if value else '-'}{word_for(reading, 'said.distributed_optimizer')}"
+    elif name == "zero_stage" and _by_launcher(reading):
+        word, strategy = words_of_stage(reading, value) or ("", "")
+        yield f"{word} {shell(strategy) if _kind_of_word(reading, word) in _COMMANDS else strategy}"
     elif name == "zero_stage":
         yield f"{word_for(reading, 'said.zero_stage')} {value}"
     elif name not in ("dp", "sequence_parallel") and (word := word_for(reading, f"layout.{name}")):
@@ -273,17 +283,29 @@ def _kind_of_file(reading: Reading) -> str:
     return "shell" if reading.commanded else next(iter(reading.kinds.values()), "shell")
 
 
+_COMMANDS = ("shell", "page", "log")
+"""Kinds of files whose words are flags."""
+
+
+def _kind_of_word(reading: Reading, name: str) -> str:
+    """The kind of the file that a word is changed in: no command overrides a launcher's file."""
+    kind = _kind_of_file(reading)
+    files = [fact.file for fact in reading.facts.by_field.values() if fact.word == name]
+    kinds = {reading.kinds.get(file, "") for file in files}
+    of_launcher = kind in _COMMANDS and not reading.commanded and name.startswith(_OF_LAUNCHERS)
+    return "json" if "json" in kinds else "yaml" if of_launcher and "yaml" in kinds else kind
+
+
+_OF_LAUNCHERS = ("fsdp_config.", "parallelism_config.", "deepspeed_config.")
+"""Tables of the file that `accelerate launch` is told to read."""
+
+
 def _styled(reading: Reading, word: str) -> str:
     """A word as the first file would have it: a flag, a line of TOML, YAML or Python."""
-    kind = _kind_of_file(reading)
     gone = word.startswith("-")
     name, _, value = word.lstrip("-").partition(" ")
-    if any(
-        fact.word == name and reading.kinds.get(fact.file) == "json"
-        for fact in reading.facts.by_field.values()
-    ):
-        kind = "json"  # no command overrides what stands in such a file
-    if kind in ("shell", "page", "log"):
+    kind = _kind_of_word(reading, name)
+    if kind in _COMMANDS:
         dashes = _kind(reading) == "megatron" and "." not in name and not name.isupper()
         dashes = dashes and not _underscored(reading)
         flag = (
@@ -303,7 +325,9 @@ def _styled(reading: Reading, word: str) -> str:
             else value or "True"
         )
         text = f"cfg.{name if '.' in name else f'model.{snake_case(name)}'} = {written}"
-        if reading.family.name in _HF:  # an argument of its configuration's class
+        if not (
+            reading.family.engine or reading.family.recipes
+        ):  # an argument of a class, a name of a module
             text = f"{name.rpartition('.')[2]}={_TRUTHS.get(value, written)}"
     else:
         written = value or "true"

@@ -51,6 +51,7 @@ class Family:
         switches: Whether its yes-or-no flags take no value: one that is off is left out.
         rank_decides: Whether the rank of an adapter above zero switches it on, and no other word does.
         shards_half: Whether it shards such weights as they are, with no wider copy.
+        reshards: The word by which its FSDP2 is told whether parameters are sharded after the forward pass.
         generates: Whether its steps generate answers beside their training: nothing of them is priced.
     """
 
@@ -77,6 +78,7 @@ class Family:
     launches: bool = False
     overrides: bool = False
     only_data: bool = False
+    reshards: str = ""
     generates: bool = False
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from planner.formats.logs import is_like_log, is_log, is_named_log
+from planner.formats.justfile import is_named_justfile
+from planner.formats.logs import LEAST_STEPS, MOST_HEAD, is_like_log, is_log, is_named_log, lines_like_steps
 from planner.formats.makefile import is_named_makefile
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
@@ -16,6 +17,11 @@ _SHELL = re.compile(
 )
 _TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+
+
+def _shows_steps(text: str) -> bool:
+    """Whether several lines of a text look like those of steps, of whatever program."""
+    return len(lines_like_steps(text[:MOST_HEAD])) >= LEAST_STEPS
 
 
 def kind_of(text: str, name: str) -> Kind:
@@ -29,9 +35,9 @@ def kind_of(text: str, name: str) -> Kind:
     if is_log(text) or (is_named_log(name) and not script):
         return "log"
     configured = suffix in ("json", "toml", "yaml", "yml", "py", "sh", "sbatch", "slurm", "md")
-    if not configured and not script and is_like_log(text):
+    if not configured and not script and (is_like_log(text) or _shows_steps(text)):
         return "log"
-    if is_named_makefile(name):
+    if is_named_makefile(name) or is_named_justfile(name):
         return "shell"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"

@@ -339,7 +339,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         measured.step_time_s, measured.steps = statistics.median(steady), len(steady)
         if len(read.steps) == 1:
             measured.doubts.append("the log has one step, which is a warm-up: not a steady state")
-    elif read.average is not None or read.progress:
+    elif read.average is not None or (read.progress and not read.microbatches):  # whose bars they are
         measured.step_time_s = read.average or _median(read.progress[max(read.progress)])
     if len(read.intervals) >= LEAST_INTERVALS:
         measured.interval_s = statistics.median(read.intervals)

@@ -1012,13 +1012,15 @@ def _matches(text: str, pattern: str) -> bool:
 class Started:
     """A command that a script would start.
 
-    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken.
+    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken;
+    `components` are those of a heterogeneous job that its step is told to run on.
     """
 
     words: tuple[Text, ...]
     assigned: Mapping[str, Text]
     sure: bool
     line: int
+    components: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -1028,6 +1030,8 @@ class Script:
     started: list[Started] = field(default_factory=list)
     names: Variables = field(default_factory=Variables)
     directives: dict[str, Text] = field(default_factory=dict)
+    components: tuple[Mapping[str, Text], ...] = ()
+    """What its scheduler is told of each component of a heterogeneous job."""
     documents: list[Text] = field(default_factory=list)
     """Here-documents with their variables, and the line they begin on."""
     sourced: list[str] = field(default_factory=list)
@@ -1050,6 +1054,17 @@ def slurm_variables(directives: Mapping[str, Text]) -> dict[str, str]:
         if value is not None and value.text.rpartition(":")[2].isdigit():
             result[name] = value.text.rpartition(":")[2]
     return result
+
+
+def variables_of_components(components: Sequence[Mapping[str, Text]]) -> dict[str, str]:
+    """Variables that Slurm sets for each component of a heterogeneous job, with its number at their end."""
+    several = components if len(components) > 1 else ()
+    return {
+        f"{name}_{group}_GROUP_{number}": value
+        for number, directives in enumerate(several)
+        for name, value in slurm_variables(directives).items()
+        for group in ("HET", "PACK")
+    }
 
 
 # ── conditions: true, false, or not to be told without running them ────────────────────────────────────────
@@ -1177,14 +1192,12 @@ _COMPONENT = re.compile(r"(?:het|pack)job\b")
 _ASKS_GPUS = ("--gres", "--gpus", "-G", "--gpus-per-node", "--gpus-per-task")
 
 
-def _directives(text: str) -> dict[str, Text]:
-    r"""Options of a batch script, however many stand on a line.
-
-    Of a heterogeneous job those of its first component that asks for GPUs, else of its first.
+def _components(text: str) -> list[dict[str, Text]]:
+    r"""Options of a batch script, however many stand on a line, of each component of a heterogeneous job.
 
     >>> told = "#SBATCH -N4 --gpus-per-node=a100:8\n#SBATCH hetjob\n#SBATCH --nodes 1"
-    >>> {name: text.text for name, text in _directives(told).items()}
-    {'-N': '4', '--gpus-per-node': 'a100:8'}
+    >>> [{name: text.text for name, text in component.items()} for component in _components(told)]
+    [{'-N': '4', '--gpus-per-node': 'a100:8'}, {'--nodes': '1'}]
     """
     components: list[dict[str, Text]] = [{}]
     for match in _DIRECTIVES.finditer(text):
@@ -1193,7 +1206,42 @@ def _directives(text: str) -> dict[str, Text]:
             components.append({})
         for option in _OPTION.finditer(match.group(1).partition(" #")[0]):
             components[-1][option.group(1)] = Text(option.group(2), line)
-    return next((each for each in components if not each.keys().isdisjoint(_ASKS_GPUS)), components[0])
+    return components
+
+
+def directives_of(script: Script, components: Sequence[int]) -> Mapping[str, Text]:
+    """What the scheduler is told of the components that a step runs on, where it names some.
+
+    Nodes of several add up; where these have other GPUs, their number is not known.
+    """
+    parts = [script.components[number] for number in components if number < len(script.components)]
+    if len(parts) < 2:
+        return parts[0] if parts else script.directives
+    counts = [slurm_variables(part).get("SLURM_NNODES", "") for part in parts]
+    alike = len({tuple(part[name].text for name in _ASKS_GPUS if name in part) for part in parts}) == 1
+    nodes = str(sum(map(int, counts))) if alike and all(counts) else UNKNOWN
+    rest = {name: text for name, text in parts[0].items() if name not in ("-N", "--nodes")}
+    return {**rest, "--nodes": Text(nodes, min((text.line for text in rest.values()), default=1))}
+
+
+_GROUP = re.compile(r"--(?:het|pack)-group(?:=(.*))?", re.DOTALL)
+_GROUPS = re.compile(r"\d{1,3}(?:-\d{1,3})?(?:,\d{1,3}(?:-\d{1,3})?)*")
+
+
+def components_of_step(words: Sequence[str]) -> tuple[int, ...]:
+    """Components of a heterogeneous job that ``srun`` is told to run a step on; none where it is not told.
+
+    >>> components_of_step(["srun", "--het-group=0,2-3"]), components_of_step(["srun", "--het-group", "1"])
+    ((0, 2, 3), (1,))
+    """
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        match = _GROUP.fullmatch(word)
+        if match is None:
+            continue
+        text = after if match[1] is None else match[1]
+        spans = [span.split("-") for span in text.split(",")] if _GROUPS.fullmatch(text) else []
+        return tuple(number for span in spans for number in range(int(span[0]), int(span[-1]) + 1))
+    return ()
 
 
 def script_of_text(
@@ -1210,9 +1258,12 @@ def script_of_text(
         given: Variables of the environment.
         beside: Texts of other files by name, for ``source``.
     """
-    script = Script()
-    script.directives.update(_directives(text))
-    for name, value in {**slurm_variables(script.directives), **(given or {})}.items():
+    script, components = Script(), _components(text)
+    script.components = tuple(components)
+    asks = (each for each in components if not each.keys().isdisjoint(_ASKS_GPUS))
+    script.directives.update(next(asks, components[0]))
+    set_by_slurm = {**slurm_variables(script.directives), **variables_of_components(components)}
+    for name, value in {**set_by_slurm, **(given or {})}.items():
         script.names.values[name] = (Text(value, 0),)
     _Follower(script, beside or {}).run_text(text, script.names, line=1)
     return script
@@ -1232,6 +1283,8 @@ class _Follower:
         self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
+        self.components: tuple[int, ...] = ()
+        """Those of a heterogeneous job that the step runs on whose words are followed."""
 
     def run_text(self, text: str, names: Variables, line: int) -> None:
         """Follow a text."""
@@ -1450,8 +1503,16 @@ class _Follower:
             return {"true": True, "false": False}.get(first)
         if self.built_in(first, rest, names):
             return True
-        self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
+        outer = self.components
+        self.components = components_of_step([text.text for text in texts]) or outer
+        self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line, self.components))
+        inside = slurm_variables(directives_of(self.script, self.components)) if self.components else {}
+        before = {name: names.values.get(name) for name in inside}
+        names.values |= {name: (Text(value, 0),) for name, value in inside.items()}
         self.within(texts, names)
+        for name, value in before.items():
+            names.values.pop(name) if value is None else names.values.update({name: value})
+        self.components = outer
         return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
 
     def built_in(self, first: str, rest: list[Text], names: Variables) -> bool:

@@ -350,3 +350,49 @@ def test_what_is_no_file_here_is_told_so(
     told = capfd.readouterr().err
     assert what in told
     assert fix in told
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("--model 70b --gpus 32 --parallelism.tensor_parallel_degree 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
+        ("--model 70b --gpus 32 --train.global_batch_size=512", "plan --model 70b --gpus 32 --global-batch-size=512"),
+        ("-m 70b -n 32 -g h100", "plan -m 70b -n 32 --gpu h100"),
+        ("--model 8b --gpus 32 --hsdp", "plan --model 8b --gpus 32 --stack pytorch --set layout.zero_stage=3 --set layout.shard_degree=8"),
+        ("--model 8b --gpus 8 --fsdp-sharding-strategy SHARD_GRAD_OP", "plan --model 8b --gpus 8 --stack pytorch --set layout.zero_stage=2"),
+        ("--list-models", "plan models"), ("list gpus", "plan gpus"), ("quickstart", "plan --help"), ("status", "plan watch"),
+        ("train.sh", "plan audit train.sh"), ("job.sbatch --gpus 64", "plan audit job.sbatch --gpus 64"),
+        ("show plan.json", "plan verify plan.json"), ("show llama", "plan models llama"),
+        ("memory --model 70b", "plan memory 70b"),
+        ("memory --model 70b --tp 8", "plan estimate --model 70b --gpus 32 --set layout.tp=8"),
+        ("export --model 70b --gpus 32 --to deepspeed", "plan --model 70b --gpus 32 --output plan.json && plan export plan.json --to deepspeed"),
+        ("generate --model 70b --gpus 32 --framework megatron", "plan --model 70b --gpus 32 --for megatron"),
+        ("compare --model 70b --gpu h100 --gpu b200", "plan sweep --model 70b --gpu h100,b200"),
+        ("what is the best tp for 70b on 32 h100", "plan --model 70b --gpus 32 --gpu h100"),
+        ("will 70b fit on 8 a100 40gb", "plan --model 70b --gpus 8 --gpu a100-40gb"),
+        ("llama 70b 64 gpus h100 sequence length 128k", "plan --model llama-70b --gpus 64 --gpu h100 --sequence-length 128k"),
+        ("qwen3 32b sft 8 h100", "plan --model qwen3-32b --gpus 8 --gpu h100"),
+        ("serve llama-70b on 8 h200 with 20 requests per second", "plan serve --model llama-70b --gpus 8 --gpu h200 --rate 20/s"),
+        ("why is my training slow", "plan audit train.sh train.log, with the launch file and the log of the job"),
+    ],
+)  # fmt: skip
+def test_lines_that_had_no_way_out(line: str, meant: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Flags of an engine's tables, questions with a memory or a rate, files, and words of other tools."""
+    assert run(shlex.split(line)) == 2
+    assert capfd.readouterr().err.splitlines()[-1] == f"help:  write {meant}"
+
+
+@pytest.mark.parametrize(
+    ("line", "help_line"),
+    [
+        ("--model 70b --gpus 32 --use-flash-attn", "--set switch.attention_kernel=fa3"), ("--config job.yaml", "plan audit FILE"),
+        ("--model 70b --gpus 32 --plot", "plan dash"), ("what does zero 3 do", "plan 70b on 32 h100"),
+        ("serve --model 70b --speculative-model 8b", "--drafter"), ("--model lama-70b --gpus 32", "llama-3.1-70b"),
+    ],
+)  # fmt: skip
+def test_a_line_without_a_command_is_told_a_next_step(
+    line: str, help_line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And a name that begins within a word of another model's is no name of it."""
+    assert run(shlex.split(line)) == 2
+    assert help_line in capfd.readouterr().err.splitlines()[-1]

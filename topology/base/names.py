@@ -53,8 +53,25 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
     if whole:
         return whole
     part, each = _part(name), [_part(word) for word in wanted_words]
+    names = [c for c in names if _begins_word(name, c)]
     joined = [c for c in names if part.search(_spelled(c))]
     return joined or [c for c in names if all(word.search(_spelled(c)) for word in each)]
+
+
+_LETTERS = re.compile(r"[a-z]+")
+
+
+def _begins_word(name: str, candidate: str) -> bool:
+    """Whether the letters that begin a name begin a word of a candidate: ``lama-70b`` is no codellama.
+
+    >>> _begins_word("lama-70b", "codellama-70b"), _begins_word("gptoss20b", "gpt-oss-20b")
+    (False, True)
+    """
+    letters = _LETTERS.match(normalize(name))
+    parts = words(candidate)
+    return letters is None or any(
+        normalize("".join(parts[at:])).startswith(letters[0]) for at in range(len(parts))
+    )
 
 
 _FAMILY = re.compile(r"^[a-z]{2,}(?=[0-9])")

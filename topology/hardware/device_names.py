@@ -11,7 +11,7 @@ from topology.base.errors import InputError
 from topology.base.names import normalize
 from topology.base.units import GIB, format_bytes
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets
-from topology.hardware.gpu_names import parts_named
+from topology.hardware.gpu_names import part_name, parts_named
 
 SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
@@ -90,6 +90,28 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
     return tuple(
         dict.fromkeys(filter(None, (_spoken(match[1]) for match in _words_of_gpus().finditer(text))))
     )
+
+
+def others_of_bare_names(text: str) -> dict[str, tuple[str, ...]]:
+    """GPUs that a text names without their memory, with those of the same name and another memory.
+
+    >>> others_of_bare_names("accelerator_type='A100'"), others_of_bare_names("A100 with 80 GB: A100-80G")
+    ({'a100-sxm-80gb': ('a100-sxm-40gb',)}, {})
+    """
+    sheets, bare, whole = gpu_sheets(), dict[str, tuple[str, ...]](), set[str]()
+    for match in () if slice_in_text(text) else _words_of_gpus().finditer(text):
+        name = _spoken(match[1])
+        if name and part_name(match[1]).memory_gb:
+            whole.add(name)
+        elif name and name not in bare:
+            bare[name] = tuple(other for other in sheets if other != name and _differs_in_memory(name, other))
+    return {name: others for name, others in bare.items() if others and name not in whole}
+
+
+def _differs_in_memory(name: str, other: str) -> bool:
+    """Whether the catalog tells two parts of one family and form apart by their memories."""
+    first, second = part_name(name), part_name(other)
+    return bool(first.memory_gb) and (first.family, first.form) == (second.family, second.form)
 
 
 def slice_in_text(text: str) -> str:

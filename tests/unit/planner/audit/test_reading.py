@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from planner.audit.read import read_files
+from planner.audit.job import audited_job
+from planner.audit.read import read_files, read_texts
 from planner.formats.kinds import kind_of
+from planner.questions.flags import Flags
 from tests.unit.planner.audit.judge import judged, read, rows_of
 from topology.base.errors import InputError
 
@@ -343,3 +345,54 @@ def test_checkpoints_that_are_offloaded_are_recomputation(tmp_path, value, found
     """Axolotl's words of where they are kept."""
     text = f"base_model: Qwen/Qwen2.5-14B\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_checkpointing: {value}\n"
     assert read_files([str(script(tmp_path, text, "c.yaml"))]).facts.value("layout.recompute") == found
+
+
+PARTS = """#!/bin/bash
+#SBATCH --nodes=2 --gpus-per-node=h100:4
+#SBATCH hetjob
+#SBATCH --nodes=8 --gpus-per-node=h200:8
+#SBATCH hetjob
+#SBATCH --nodes=4 --gpus-per-node=h200:8
+srun --het-group=0 python serve.py &
+srun {}
+"""
+STEP = (
+    "pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 32 --hidden-size 4096 --micro-batch-size 1"
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "gpus"),
+    [
+        (f"--het-group=1 python {STEP}", 64), (f"--het-group 2 python {STEP}", 32), (f"--het-group=1,2 python {STEP}", 96),
+        (f"--het-group=1-2 python {STEP}", 96), (f"--pack-group=0 python {STEP}", 8), (f"python {STEP}", 8),
+        (f"--het-group=7 python {STEP}", 8), (f"--het-group=0,1 python {STEP}", None),
+        (f"--het-group=1 bash -c 'torchrun --nnodes=$SLURM_NNODES --nproc_per_node=8 {STEP}'", 64),
+        (f"--het-group=2 torchrun --nnodes=$SLURM_JOB_NUM_NODES_HET_GROUP_2 --nproc_per_node=8 {STEP}", 32),
+    ],
+)  # fmt: skip
+def test_a_step_has_the_nodes_of_its_components(step, gpus):
+    """sbatch(1) and srun(1): components have numbers from 0, a step runs on the first where it names none."""
+    assert read_texts({"run.sbatch": PARTS.format(step)}).facts.count("cluster.num_gpus") == gpus
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "note"),
+    [
+        ("accelerator_type='A100'", ("a100-sxm-80gb",), "a100-sxm-40gb"), ("accelerator_type='A100-40G'", ("a100-sxm-40gb",), ""),
+        ("# on A100s of 80 GB: A100-80G, each an A100", ("a100-sxm-80gb",), ""), ("accelerator_type='H100'", ("h100-sxm",), ""),
+        ("# A100, or A100-40GB", ("a100-sxm-40gb",), ""),
+    ],
+)  # fmt: skip
+def test_a_gpu_whose_memory_is_not_told_is_said_to_have_another(words, gpus, note):
+    """Ray's accelerator_type A100 is of either memory (python/ray/util/accelerators/accelerators.py)."""
+    text = (
+        "from transformers import TrainingArguments\n"
+        f"args = TrainingArguments(per_device_train_batch_size=1, gradient_checkpointing=True)\nuse({words.partition('#')[0] or 1}) "
+        f"# {words}\n"
+    )
+    reading = read_texts({"train.py": text})
+    assert reading.gpus == gpus
+    assumed = audited_job(reading, Flags(model="llama-3.1-8b", gpus="8", sequence_length="2048")).assumed
+    said = [line for line in assumed if "--gpu" in line and "GPUs are" in line]
+    assert [note in line for line in said] == ([True] if note else [])

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from costmodel.kernels.tables import load_calibration
+from planner.audit.applied import applied
 from planner.audit.audit import Audit, audited
+from planner.audit.changes import Change
 from planner.audit.job import audited_job
 from planner.audit.published import PUBLISHED
 from planner.audit.read import read_texts
+from planner.audit.spelling import spelled_change
 from planner.questions.flags import Flags
 
 KEYS = {
@@ -169,3 +172,77 @@ def test_unsloth_has_a_batch_of_its_own(kind: str, words: str, parts: tuple[int 
     """Classes that Unsloth makes of TRL's take 4 samples and accumulate 2 (unsloth/models/rl.py)."""
     facts = read_texts({"train.py": UNSLOTH.format(kind=kind, words=words)}).facts
     assert (facts.count("layout.microbatch_size"), facts.count("said.accumulation")) == parts
+
+
+@pytest.mark.parametrize(
+    ("words", "optimizer"),
+    [("", "adamw-8bit"), (", optim='adamw_torch'", "adamw"), (", optim='lion_32bit'", "lion")],
+)
+def test_unsloth_has_an_optimizer_of_its_own(words: str, optimizer: str) -> None:
+    """Its classes have optim adamw_8bit (unsloth/models/rl.py)."""
+    text = (
+        "from unsloth import FastModel\nfrom trl import SFTConfig, SFTTrainer\n"
+        "model, tokenizer = FastModel.from_pretrained(model_name='unsloth/Qwen2.5-7B', max_seq_length=2048, "
+        f"full_finetuning=True)\ntrainer = SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=1{words}))\n"
+    )
+    assert read_texts({"train.py": text}).facts.value("job.optimizer") == optimizer
+
+
+LLAMA = "model_name_or_path: meta-llama/Llama-3.1-8B\nfinetuning_type: full\ncutoff_len: 2048\nbf16: true\n"
+COMMAND = (
+    "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path meta-llama/Llama-3.1-8B --block_size 2048 --bf16 true "
+    "--per_device_train_batch_size 1 --gradient_accumulation_steps 4 "
+)
+LAUNCHED_BY = "accelerate launch --config_file fsdp.yaml " + COMMAND.partition("8 ")[2]
+FSDP = "distributed_type: FSDP\nnum_processes: 8\nnum_machines: 1\nmixed_precision: bf16\nfsdp_config:\n  fsdp_{}\n"
+CLASSES = (
+    "import lightning as L\nfrom torch.utils.data import DataLoader\nfrom transformers import AutoModelForCausalLM\n"
+    "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen2.5-7B', max_length=2048)\nloader = DataLoader(ds, batch_size=1)\n"
+    "trainer = L.Trainer(devices=8, strategy={}, accumulate_grad_batches=4)\n"
+)
+TUNED = "tokenizer:\n  max_seq_len: 4096\nmodel:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
+AXOLOTL = (
+    "base_model: Qwen/Qwen2.5-7B\nsequence_len: 2048\nmicro_batch_size: 1\ngradient_accumulation_steps: 4\n"
+)
+STAGES = {
+    "a command": ({"run.sh": f"{COMMAND} --fsdp 'full_shard auto_wrap'\n"}, 2, "--fsdp 'shard_grad_op auto_wrap'"),
+    "copies": ({"run.sh": f"{COMMAND} --fsdp hybrid_shard\n"}, 2, "--fsdp hybrid_shard_zero2"),
+    "a launcher's flag": (
+        {"run.sh": f"accelerate launch --fsdp_sharding_strategy 1 {COMMAND}\n"}, 2, "--fsdp_sharding_strategy 2",
+    ),
+    "a launcher's file": (
+        {"run.sh": LAUNCHED_BY, "fsdp.yaml": FSDP.format("sharding_strategy: FULL_SHARD")}, 2,
+        "fsdp_config.fsdp_sharding_strategy: SHARD_GRAD_OP",
+    ),
+    "its second version": (
+        {"run.sh": LAUNCHED_BY, "fsdp.yaml": FSDP.format("reshard_after_forward: false\n  fsdp_version: 2")}, 3,
+        "fsdp_config.fsdp_reshard_after_forward: true",
+    ),
+    "LLaMA-Factory": ({"lf.yaml": f"{LLAMA}fsdp: full_shard auto_wrap\n"}, 2, "fsdp: shard_grad_op auto_wrap"),
+    "Axolotl": (
+        {"a.yaml": f"{AXOLOTL}fsdp_version: 2\nfsdp_config:\n  offload_params: false\n"}, 2,
+        "fsdp_config.reshard_after_forward: false",
+    ),
+    "Axolotl of 2024": ({"a.yaml": f"{AXOLOTL}fsdp: [full_shard, auto_wrap]\n"}, 2, 'fsdp: ["shard_grad_op", "auto_wrap"]'),
+    "torchtune": ({"t.yaml": TUNED}, 2, "fsdp_reshard_after_forward: false"),
+    "Lightning": ({"t.py": CLASSES.format("FSDPStrategy(sharding_strategy='FULL_SHARD')")}, 2, "sharding_strategy='SHARD_GRAD_OP'"),
+    "Lightning over DeepSpeed": ({"t.py": CLASSES.format("DeepSpeedStrategy(stage=3)")}, 2, "stage=2"),
+    "Lightning without a word": ({"t.py": CLASSES.format("'ddp'")}, 3, ""),
+    "a command without a word": ({"run.sh": COMMAND}, 3, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_what_fsdp_shards_is_told_in_the_words_of_its_files(name: str) -> None:
+    """Strategies and resharding of torch, Accelerate and torchtune; applied, they are the stage that is meant."""
+    texts, stage, word = STAGES[name]
+    reading = read_texts(texts)
+    before = reading.facts.value("layout.zero_stage")
+    assert before != stage
+    assert spelled_change(reading, (("zero_stage", stage),)) == ((word,) if word else ())
+    if word:
+        change = Change(
+            set=(word,), remove=(), fields=(), step_time_s=1, seconds_gained=0, peak_memory_bytes=1,
+            memory_change_bytes=0, out_of_memory_chance=0, tied=False,
+        )  # fmt: skip
+        assert applied(reading, change).facts.value("layout.zero_stage") == stage

@@ -1,0 +1,184 @@
+"""Commands that stand where people keep them: in justfiles, Python, host lists, JSON behind a flag, recipes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from costmodel.layout import ParallelLayout
+from planner.audit.job import Job, audited_job
+from planner.audit.read import Reading, read_texts
+from planner.audit.words import FAMILIES
+from planner.formats.logs import measured_of
+from planner.questions.flags import Flags
+
+SFT = (
+    "--model_name_or_path Qwen/Qwen3-8B --max_length 4096 --per_device_train_batch_size 2 "
+    "--gradient_accumulation_steps 4 --bf16"
+)
+JUST = f"""model := "Qwen/Qwen3-8B"
+gpus := env_var_or_default("GPUS", "4")
+# run it
+train bs="2":
+    uv run accelerate launch --num_processes {{{{gpus}}}} train.py {SFT.replace("Qwen/Qwen3-8B", "{{ model }}").replace("size 2", "size {{bs}}")}
+"""
+RUN = f"""import subprocess
+N_GPUS = 4
+
+def train():
+    \"\"\"Run torchrun --nproc_per_node 8 other.py --model_name_or_path org/x.\"\"\"
+    subprocess.run(f"torchrun --nproc_per_node {{N_GPUS}} train.py {SFT}", shell=True, check=True)
+"""
+POOL = f"""from google.cloud import aiplatform
+job = aiplatform.CustomJob(worker_pool_specs=[{{
+    "machine_spec": {{"machine_type": "a3-highgpu-8g"}}, "replica_count": 1,
+    "container_spec": {{"command": ["torchrun"], "args": {["--nproc_per_node=4", "train.py", *SFT.split()]}}},
+}}])
+"""
+HOSTS = f"""cat > hostfile <<EOF
+worker-0 slots=2
+worker-1 slots=2
+EOF
+deepspeed --hostfile=hostfile --launcher pdsh train.py {SFT} --deepspeed ds_z2.json
+"""
+STARTED = {
+    "justfile": JUST,
+    "modal_app.py": RUN,
+    "vertex.py": POOL,
+    "hosts.sh": HOSTS,
+    "azure.yaml": (
+        f"type: command\ncommand: python train.py {SFT}\ndistribution:\n  process_count_per_instance: 2\n"
+        "resources:\n  instance_count: 2\n"
+    ),
+    "typed.sbatch": f"#SBATCH --nodes=2 --gpus-per-node=h100:2\nsrun python train.py {SFT}\n",
+    "whole.sbatch": f"#SBATCH --nodes=2 --gpus=h100:4\nsrun python train.py {SFT}\n",
+}
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_a_command_is_read_where_it_is_kept(name: str) -> None:
+    """Four GPUs with two samples each, accumulated four times."""
+    facts = read_texts({name: STARTED[name]}).facts
+    counts = ("cluster.num_gpus", "layout.microbatch_size", "job.global_batch_size", "job.sequence_length")
+    assert [facts.count(field) for field in counts] == [4, 2, 32, 4096]
+    assert facts.value("said.model") == "Qwen/Qwen3-8B"
+
+
+def test_a_configuration_in_python_is_no_command() -> None:
+    """What it sets is its job, though a text of it starts another."""
+    text = f"{RUN}\nfrom trl import SFTConfig\nargs = SFTConfig(per_device_train_batch_size=1, gradient_checkpointing=True)\n"
+    assert read_texts({"train.py": text}).facts.count("layout.microbatch_size") == 1
+
+
+def test_a_table_behind_a_flag_is_read() -> None:
+    """The Trainer takes DeepSpeed's configuration and FSDP's as JSON (transformers/training_args.py)."""
+    stage = """--deepspeed '{"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}'"""
+    facts = read_texts({"run.sh": f"deepspeed --num_gpus 8 train.py {SFT} {stage}\n"}).facts
+    assert facts.value("layout.zero_stage") == 3
+    broken = f"deepspeed --num_gpus 8 train.py {SFT} --deepspeed '{{\"zero_optimization\": '\n"
+    assert "layout.zero_stage" not in read_texts({"run.sh": broken}).facts.by_field
+
+
+def test_a_module_of_trl_has_its_defaults() -> None:
+    """trl/trainer/sft_config.py recomputes where nothing is said."""
+    text = f"torchrun --nproc_per_node 8 -m trl.scripts.sft {SFT}\n"
+    assert read_texts({"run.sh": text}).facts.value("layout.recompute") == "full"
+
+
+def job(texts: dict[str, str], **flags: str) -> Job:
+    return audited_job(read_texts(texts), Flags(gpu="h100-sxm", **flags))
+
+
+REGISTRY = """from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.qwen3 import model_registry
+
+def qwen3_32b():
+    return Trainer.Config(
+        model_spec=model_registry("32B"), training=TrainingConfig(local_batch_size=2, seq_len=4096),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8),
+    )
+"""
+PRIMUS = """modules:
+  pre_trainer:
+    framework: torchtitan
+    model: llama3.1_8B-fp8.yaml
+    overrides:
+      training: {local_batch_size: 4, seq_len: 8192}
+      parallelism: {tensor_parallel_degree: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "model"),
+    [("registry.py", REGISTRY, "qwen3-32b"), ("primus.yaml", PRIMUS, "llama-3.1-8b")],
+)
+def test_a_model_is_named_by_its_package_or_its_base(name: str, text: str, model: str) -> None:
+    """A registry of torchtitan has sizes alone; Primus names a file of its models."""
+    request = job({name: text}, gpus="16").request
+    assert request is not None
+    assert request.model.name == model
+
+
+RECIPE = """from megatron.bridge.recipes.qwen import qwen3_30b_a3b_pretrain_config
+cfg = qwen3_30b_a3b_pretrain_config()
+cfg.model.tensor_model_parallel_size = 2
+cfg.model.pipeline_model_parallel_size = 1
+cfg.model.expert_model_parallel_size = 8
+cfg.model.seq_length = 4096
+cfg.train.global_batch_size = 64
+cfg.train.micro_batch_size = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "gaps"),
+    [
+        ("", {"layout.cp"}), ("cfg.model.context_parallel_size = 1\n", set()),
+        ("cfg.model.context_parallel_size = 2\n", {"layout.cp_kind"}),
+        ("cfg.model.context_parallel_size = 2\ncfg.model.cp_comm_type = 'a2a'\n", set()),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_decides_of_context_is_not_settled(more: str, gaps: set[str]) -> None:
+    """Recipes of Megatron-Bridge set both (recipes/llama/h100/llama3.py); experts have one tensor rank there."""
+    found = job({"recipe.py": RECIPE + more}, gpus="32")
+    assert {gap.field for gap in found.unsettled if gap.field.startswith("layout.cp")} == gaps
+    assert isinstance(found.layout, ParallelLayout)
+    assert found.layout.expert_tp == 1
+
+
+def test_a_file_of_a_part_has_its_gpus() -> None:
+    """Of two kinds that a batch script asks for, those of the component that trains."""
+    text = (
+        "#SBATCH --nodes=2 --gpus-per-node=h100:4\n#SBATCH hetjob\n#SBATCH --nodes=8 --gpus-per-node=h200:8\n"
+        f"srun --het-group=1 python train.py {SFT}\n"
+    )
+    assert read_texts({"run.sbatch": text}).gpus == ("h200-sxm",)
+
+
+BAR = "Train step of epoch 0:  {0}%|#| {0}/100 [00:{0}<08:00,  5.00s/it, gpt_loss=1.2]\n"
+
+
+def test_a_bar_whose_head_is_cut_is_no_bar_of_steps() -> None:
+    """OpenRLHF's counts microbatches; the first line of a torn log has lost the words that say so."""
+    text = "".join(BAR.format(step) for step in range(10, 16))
+    measured, *_ = measured_of(text[12:])
+    assert measured.step_time_s is None
+    assert measured.microbatch_s == pytest.approx(5.0)
+
+
+def test_a_page_of_an_unknown_program_is_refused_as_a_log() -> None:
+    """Not as YAML: its lines look like those of steps."""
+    from topology.base.errors import InputError
+
+    lines = "".join(f"[x|INFO] update {step}: speed 5.00 s, loss 1.2\n" for step in range(6))
+    with pytest.raises(InputError, match="no line of a step was recognised"):
+        read_texts({"notes.txt": lines})
+
+
+def test_reading_of_every_family_names_its_resharding() -> None:
+    """A word that FSDP2 is told without being stated is a word of its family."""
+    named: dict[str, Any] = {family.name: family for family in FAMILIES if family.reshards}
+    assert {"torchtune", "Axolotl"} <= named.keys()
+    assert all(family.words.get(family.reshards) == "said.reshard" for family in named.values())
+    assert isinstance(read_texts({"run.sh": STARTED["hosts.sh"]}), Reading)
