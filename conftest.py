@@ -24,12 +24,3 @@ def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collecto
     collectors = yield
     has_examples = not collectors[1:] or EXAMPLE in file_path.read_text(encoding="utf-8")
     return [each for each in collectors if has_examples or not isinstance(each, DoctestModule)]
-
-
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected to itself: no later collection of garbage looks through it.
-
-    Streamlit collects after every run of a page, and what is forked would copy all that it touches.
-    """
-    gc.collect()
-    gc.freeze()

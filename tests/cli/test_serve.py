@@ -95,7 +95,11 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
         (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
-        (("--model", "8b", "--gpus", "1", "--rate", "900/s", "--mode", "aggregated"), 1, "they serve"),
+        (
+            ("--model", "8b", "--gpus", "1", "--rate", "900/s", "--mode", "aggregated", "--weights", "bf16"),
+            1,
+            "they serve",
+        ),
         (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
         (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
         (
