@@ -90,8 +90,9 @@ class OpenRun(Replica):
         finished, entered, steps = self.finished, self.entered, self.steps
         step, batch, running, kv, cached, remaining, stall, clock, peak_kv, busy_s, prefilled = self._state
         count, upcoming, asked, mark = len(order), 0, ASKED_EVERY, window.next
-        ended, served, nothing = unseen_done if lagged else finished, len(finished), ()
-        done: Sequence[int]
+        ended, served = unseen_done if lagged else finished, len(finished)
+        nothing: Sequence[int] = ()
+        computed: list[int] = []
         while served < count:
             while sent_s[upcoming] <= clock:
                 waiting.append(order[upcoming])
@@ -159,7 +160,7 @@ class OpenRun(Replica):
                     prefilled += taken * chunk
                     left[i] -= taken * chunk
                     continue
-            riders, done = -1, nothing
+            riders, done = -1, nothing  # of prompts that this step ends
             if waiting or prefilling:
                 budget, tokens, largest, unfinished, attention, widest = 1, 0, 0, 0, 0.0, 0.0
                 while budget > 0 or not tokens:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 TOTAL = tries(500, 21_000)
-FEW = tries(12, 60)
+FEW = tries(6, 60)
 """Mutated inputs of each surface in the quick run; slower surfaces take their share of that."""
 WHOLE_CORPUS = 20
 """Weight from which the quick run has a surface's whole corpus."""
