@@ -19,7 +19,7 @@ bench:  ## Plans on this machine, timed.
 	python benchmarks/run.py
 
 nightly:  ## Counts that are too long for the suite.
-	MESHPLAN_NIGHTLY=1 python -m pytest tests/oracle tests/property tests/unit/costmodel/campaign tests/unit/costmodel/models/test_checkpoint_names.py tests/unit/planner/serving tests/unit/planner/audit tests/unit/planner/engines/test_default_plans.py tests/cli/test_accuracy.py tests/cli/test_help.py tests/browser/test_sessions.py tests/executor tests/unit/test_names_decide_nothing.py tests/unit/planner/diagnose tests/unit/planner/traces tests/app/test_recipes.py tests/cli/test_schemas.py tests/app/mcp/test_skill.py tests/unit/planner/search/test_priced_pool.py tests/cli/test_plan_files.py tests/published/costmodel/accuracy/test_unknown_engines.py
+	MESHPLAN_NIGHTLY=1 python -m pytest tests/oracle tests/property tests/unit/costmodel/campaign tests/unit/costmodel/models/test_checkpoint_names.py tests/unit/planner/serving tests/unit/planner/audit tests/unit/planner/engines/test_default_plans.py tests/cli/test_accuracy.py tests/cli/test_help.py tests/cli/test_other_words.py tests/cli/test_counts.py tests/browser/test_sessions.py tests/executor tests/unit/test_names_decide_nothing.py tests/unit/planner/diagnose tests/unit/planner/traces tests/app/test_recipes.py tests/app/requests/test_links.py tests/cli/test_schemas.py tests/app/mcp/test_skill.py tests/unit/planner/search/test_priced_pool.py tests/cli/test_plan_files.py tests/published/costmodel/accuracy/test_unknown_engines.py tests/published/costmodel/accuracy/test_plausible_runs.py tests/unit/planner/search/test_pool.py
 	python benchmarks/one_truth.py --questions 200
 	python benchmarks/fuzz.py --inputs 200000
 	python benchmarks/round_trip.py --plans 2000

@@ -165,8 +165,8 @@ def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
 def ladder(model: Model, *, knob: Knob = "length", **words: Unpack[JobWords]) -> Ladder:
     """How far one knob goes before a layout no longer fits, and the switches that take it further.
 
-    >>> ladder("8b", gpus=8, seq="4k", batch=64, set={"layout.zero_stage": 1}, knob="length").knob
-    'length'
+    >>> ladder("8b", gpus=8, seq="4k", batch=64, set={"layout.zero_stage": 1}, knob="gpus").knob
+    'gpus'
 
     Args:
         model: as for `plan`.

@@ -24,7 +24,7 @@ from tests.answers import put_in_place
 HERE = Path(__file__).resolve().parent
 ASKED = tuple(str(HERE / folder) for folder in ("unit/planner", "property/planner/engines"))
 OF_THE_CLIENT = str(HERE / "unit/planner/parsers")
-MOST = 5  # that stay, some hundred MiB each
+MOST = 7  # that stay, all there are: some hundred MiB each, of which most are of libraries that they share
 
 
 class Parser:

@@ -16,7 +16,7 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -135,6 +135,11 @@ class StepTimes:
     @cached_property
     def chunks_s(self) -> dict[tuple[int, int], float]:
         """Seconds of prompt attention that simulations have looked up, by chunk and past tokens."""
+        return {}
+
+    @cached_property
+    def served(self) -> dict[Hashable, bool]:
+        """Whether a replica keeps its limits, by all that it is asked beside these times."""
         return {}
 
     @cached_property

@@ -8,9 +8,9 @@ from typing import Any
 
 from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
 from planner.audit.words import Family
-from planner.engines.contract import Contract
+from planner.engines.contract import MOST_SPELLINGS, Contract
 from planner.engines.contracts import CONTRACTS
-from planner.formats.settings import NOT_KNOWN, Setting
+from planner.formats.settings import LONGEST_KEPT, NOT_KNOWN, Setting
 
 
 def contract_of_family(family: Family) -> Contract | None:
@@ -32,19 +32,25 @@ def spelled_settings(settings: Iterable[Setting], contract: Contract) -> dict[st
         path = setting.path
         if SKIPPED_PARTS.intersection(path[:-1]) or any(path[: len(table)] == table for table in off):
             continue
-        name = _spelling(setting, contract.spellings, by_last_part)
+        name = _spelling(setting, contract, by_last_part)
         before = None if name is None else spelled.get(name)
         if name is not None and setting.value is not None and (before is None or before.value == NOT_KNOWN):
             spelled[name] = setting
     return spelled
 
 
-def _spelling(setting: Setting, known: Mapping[str, Any], by_last_part: Mapping[str, str]) -> str | None:
+def _spelling(setting: Setting, contract: Contract, by_last_part: Mapping[str, str]) -> str | None:
     """The spelling of a contract that a setting is."""
-    path = setting.path
+    kept = contract.spelling_of
+    if setting.name in kept:
+        return kept[setting.name]
+    path, known = setting.path, contract.spellings
     parts = [".".join(path[start:]) for start in range(len(path))]
     names = (f"--{path[-1].replace('_', '-')}", parts[0], setting.name, *parts[1:])
-    return next((name for name in names if name in known), None) or by_last_part.get(path[-1])
+    spelling = next((name for name in names if name in known), None) or by_last_part.get(path[-1])
+    if len(setting.name) <= LONGEST_KEPT and len(kept) < MOST_SPELLINGS:
+        kept[setting.name] = spelling
+    return spelling
 
 
 @functools.cache

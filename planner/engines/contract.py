@@ -108,12 +108,17 @@ class Contract:
         return {**aliases, **self.words}
 
     @cached_property
+    def spelling_of(self) -> dict[str, str | None]:
+        """The spelling of a setting by its name in a file: an audit asks for the same a hundred times."""
+        return {}
+
+    @cached_property
     def readings(self) -> dict[tuple[Any, ...], EngineReading]:
         """What was read of words, by all that decides it: an audit reads the same ones a hundred times."""
         return {}
 
 
-MOST_READINGS = 1024
+MOST_READINGS, MOST_SPELLINGS = 1024, 4096
 """That a contract keeps."""
 
 

@@ -162,8 +162,16 @@ def serves(option: Option, rate_per_s: float) -> bool:
 
     Lengths are drawn by strata: few requests that hardly meet show them all, so where they keep the limits no
     more are asked. A simulation ends when more requests are beyond a limit than its percentile lets be,
-    whatever the others do.
+    whatever the others do. What a fleet and the one that is surer ask of a replica alike is simulated once.
     """
+    known, question = option.times.served, (option.rules, option.job, option.phase, option.stay_s, rate_per_s)
+    if question not in known:
+        known[question] = _serves(option, rate_per_s)
+    return known[question]
+
+
+def _serves(option: Option, rate_per_s: float) -> bool:
+    """The same, simulated."""
     working = requests_in_flight(option, rate_per_s)
     if working < ALONE and ALONE_REQUESTS * (1 - option.job.percentile / 100) >= 2:
         few = _drawn_at(option.job, rate_per_s, 1, ALONE_REQUESTS)

@@ -109,13 +109,16 @@ NEEDS = {
 def test_an_example_runs(line: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, answered: with 0, or with 1 where it estimates what does not fit.
 
-    Fleets of every GPU kind are compared in the nightly run; the suite answers the same question for one.
+    Fleets of every GPU kind, precision and mode are compared in the nightly run, and lengths tried; the suite asks
+    for one of each, and tries fewer GPUs.
     """
     if "runs.csv" in line or "--here" in line:
         pytest.skip("needs a table of runs, or writes what it collects of this machine")
     monkeypatch.chdir(files)
-    narrowed = ("--gpu", "h100-sxm") if line.startswith("plan serve") and "--gpu" not in line else ()
-    done = plan(*shlex.split(line)[1:], *(() if IS_NIGHTLY else narrowed))
+    narrowed = ["--weights", "fp8", "--mode", "aggregated"] if line.startswith("plan serve") else []
+    narrowed += ["--gpu", "h100-sxm"] if narrowed and "--gpu " not in line else []
+    narrowed += ["--knob", "gpus"] if line.startswith("plan ladder") and "--knob" not in line else []
+    done = plan(*shlex.split(line)[1:], *([] if IS_NIGHTLY else narrowed))
     assert done.returncode == 0, done.stderr
 
 

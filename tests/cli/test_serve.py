@@ -37,7 +37,7 @@ def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path)
 def test_what_limits_cost_is_a_table() -> None:
     """Steps that change the answer are rows, the others a note."""
     done = serve(
-        "--model", "8b", "--gpu", "h100-sxm", "--rate", "600/s", "--input", "1000", "--output", "100",
+        "--model", "8b", "--gpu", "h100-sxm", "--rate", "150/s", "--input", "1000", "--output", "100",
         "--ttft", "300ms", "--tpot", "9ms", "--sensitivity", "--weights", "bf16", "--mode", "aggregated",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,11 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
         (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
-        (("--model", "8b", "--gpus", "1", "--rate", "900/s", "--mode", "aggregated"), 1, "they serve"),
+        (
+            ("--model", "8b", "--gpus", "1", "--rate", "900/s", "--mode", "aggregated", "--weights", "bf16"),
+            1,
+            "they serve",
+        ),
         (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
         (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
         (
@@ -199,19 +203,9 @@ def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
 def test_commands_are_printed_on_one_line_each() -> None:
     """A command that wraps cannot be copied: what is printed is what the document says, whatever the width."""
     question = (
-        "--model",
-        "70b",
-        "--gpus",
-        "8",
-        "--gpu",
-        "h100-sxm",
-        "--mode",
-        "disaggregated",
-        "--weights",
-        "bf16",
-        "--input",
-        "4000",
-    )
+        "--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--mode", "disaggregated", "--weights", "bf16", "--input",
+        "4000", "--set", "layout.tp=1",
+    )  # fmt: skip
     printed = serve(*question)
     told = json.loads(serve(*question, "--json").stdout)["commands"]
     lines = [line.strip() for line in printed.stdout.splitlines()]

@@ -48,13 +48,14 @@ from topology.builders import default_cluster
 from topology.hardware.datasheets import gpu_sheets
 
 cal, found, searched, plans = load_calibration(), {}, set(), "plans" in sys.argv
+ENGINES, apart = ("megatron", "torchtitan"), 1 if "every" in sys.argv else 2  # the next GPU is of the next engine
 CASES = (
     ("llama-3.1-8b", ParallelLayout(tp=2, dp=4, sequence_parallel=True)),
     ("mixtral-8x7b", ParallelLayout(tp=2, dp=4, ep=4, zero_stage=1, sequence_parallel=True)),
     ("llama-3.1-8b", ParallelLayout(dp=8, zero_stage=2)),
     ("llama-3.1-8b", ParallelLayout(tp=2, dp=4, zero_stage=3, sequence_parallel=True)),
 )
-for name, sheet in gpu_sheets().items():
+for place, (name, sheet) in enumerate(gpu_sheets().items()):
     cluster, gpu, first = default_cluster(name, 8), sheet.gpu(), sheet.architecture not in searched
     for precision in TRAINING if first else ():
         job = TrainingJob(sequence_length=4096, global_batch_size=64, precision=precision)
@@ -77,7 +78,7 @@ for name, sheet in gpu_sheets().items():
     if plans and (first or not sheet.bridge_deepep):
         searched.add(sheet.architecture)
         job = TrainingJob(sequence_length=4096, global_batch_size=64)
-        for engine in ("megatron", "torchtitan"):
+        for engine in ENGINES[place % apart :: apart]:
             request = PlanRequest(model=model("llama-3.2-1b"), cluster=cluster.spec, job=job, engine=engine,
                                   stack=CONTRACTS[engine].stacks[0], memory_headroom=0.1, top=1)
             try:
@@ -117,9 +118,12 @@ def house(root: Path, generations_of: Mapping[str, str], gpus: Mapping[str, str]
 
 
 def answers(root: Path, *, plans: bool = True) -> dict[str, object]:
-    """What the packages of a folder answer; without plans only what layouts may be, take and need."""
+    """What the packages of a folder answer; without plans only what layouts may be, take and need.
+
+    Plans are of both engines in the nightly run; in the suite of one for each GPU, by turns.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", ANSWERS, *(["plans"] if plans else [])],
+        [sys.executable, "-c", ANSWERS, *(["plans"] if plans else []), *(["every"] if IS_NIGHTLY else [])],
         cwd=root, env={"PYTHONPATH": str(root), "PATH": ""}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]

@@ -51,6 +51,8 @@ class OpenRun(Replica):
         sent_s: Sequence[float],
         window: Window,
         hopeful: Callable[[Replica], bool],
+        *,
+        stepwise: bool = True,
     ) -> bool:
         """Serve requests in their order of arrival to the end, or until that is hopeless.
 
@@ -59,6 +61,7 @@ class OpenRun(Replica):
             sent_s: when each does, and after them never.
             window: hears what has arrived, to average over it.
             hopeful: is asked now and then, and False ends the run.
+            stepwise: whether steps are kept; latencies and counts need none.
 
         Returns:
             Whether all were served.
@@ -87,15 +90,17 @@ class OpenRun(Replica):
         finished, entered, steps = self.finished, self.entered, self.steps
         step, batch, running, kv, cached, remaining, stall, clock, peak_kv, busy_s, prefilled = self._state
         count, upcoming, asked, mark = len(order), 0, ASKED_EVERY, window.next
-        ended = unseen_done if lagged else finished
-        while len(finished) < count:
+        ended, served = unseen_done if lagged else finished, len(finished)
+        nothing: Sequence[int] = ()
+        computed: list[int] = []
+        while served < count:
             while sent_s[upcoming] <= clock:
                 waiting.append(order[upcoming])
                 upcoming += 1
             if upcoming >= mark:
                 window.passes(upcoming, clock, busy_s)
                 mark = window.next
-            if upcoming + len(finished) >= asked:
+            if upcoming + served >= asked:
                 asked += ASKED_EVERY
                 self.clock = clock
                 if not hopeful(self):
@@ -107,6 +112,7 @@ class OpenRun(Replica):
                     step, batch, running, kv, cached, remaining, stall, clock, peak_kv, busy_s, prefilled,
                 )  # fmt: skip
                 self.advance(sent_s[upcoming])
+                served = len(finished)
                 step, batch, running, kv, cached, remaining, stall, clock, peak_kv, busy_s, prefilled = (
                     self._state
                 )
@@ -136,7 +142,8 @@ class OpenRun(Replica):
                             rider_s = kv_s / stages + rest * (graph + kv_s)
                             clock += prompt_s + rider_s
                             busy_s += prompt_s + rider_s * share
-                            steps.append((prompt_s + rider_s, 1, riders, clock))
+                            if stepwise:
+                                steps.append((prompt_s + rider_s, 1, riders, clock))
                             cached += grown
                             kv += grown
                         else:
@@ -153,91 +160,93 @@ class OpenRun(Replica):
                     prefilled += taken * chunk
                     left[i] -= taken * chunk
                     continue
-            riders, budget, tokens, largest, attention, widest = -1, 1, 0, 0, 0.0, 0.0
-            unfinished = 0
-            done: list[int] = []
-            while budget > 0 or not tokens:
-                while waiting and (not prefilling or (unfinished and len(prefilling) <= unfinished)):
-                    i = waiting[0]
-                    if running >= max_batch:
+            riders, done = -1, nothing  # of prompts that this step ends
+            if waiting or prefilling:
+                budget, tokens, largest, unfinished, attention, widest = 1, 0, 0, 0, 0.0, 0.0
+                while budget > 0 or not tokens:
+                    while waiting and (not prefilling or (unfinished and len(prefilling) <= unfinished)):
+                        i = waiting[0]
+                        if running >= max_batch:
+                            break
+                        need = (batch if mixed or not running else running + 1) * g
+                        if reserve:
+                            growth = reserve * (remaining + steps_left[i]) * g
+                            if growth > need:
+                                need = growth
+                        if spare * running > need:
+                            need = spare * running
+                        if kv + held[i] + need > capacity:
+                            break
+                        waiting.popleft()
+                        admitted.append(i)
+                        kv += held[i]
+                        if kv > peak_kv:
+                            peak_kv = kv
+                        running += 1
+                        remaining += steps_left[i]
+                        if admitted_s[i] == NEVER:
+                            admitted_s[i] = clock
+                            entered.append(i)
+                        if left[i]:
+                            prefilling.append(i)
+                            break
+                        if first_s[i] == NEVER:
+                            first_s[i] = clock
+                            unseen.append(i)
+                        steps_left[i] -= 1
+                        remaining -= 1
+                        start_step[i] = step
+                        finish_step[i] = step + steps_left[i]
+                        if steps_left[i] == 0:
+                            kv -= held[i]
+                            running -= 1
+                            if admitted[-1] == i:
+                                admitted.pop()
+                            finish_s[i] = clock
+                            ended.append(i)
+                            served = len(finished)
+                            continue
+                        batch += 1
+                        cached += context[i]
+                        heappush(heap, (finish_step[i], i))
+                    if len(prefilling) <= unfinished:
                         break
-                    need = (batch if mixed or not running else running + 1) * g
-                    if reserve:
-                        growth = reserve * (remaining + steps_left[i]) * g
-                        if growth > need:
-                            need = growth
-                    if spare * running > need:
-                        need = spare * running
-                    if kv + held[i] + need > capacity:
-                        break
-                    waiting.popleft()
-                    admitted.append(i)
-                    kv += held[i]
-                    if kv > peak_kv:
-                        peak_kv = kv
-                    running += 1
-                    remaining += steps_left[i]
-                    if admitted_s[i] == NEVER:
-                        admitted_s[i] = clock
-                        entered.append(i)
-                    if left[i]:
-                        prefilling.append(i)
-                        break
-                    if first_s[i] == NEVER:
-                        first_s[i] = clock
-                        unseen.append(i)
-                    steps_left[i] -= 1
-                    remaining -= 1
-                    start_step[i] = step
-                    finish_step[i] = step + steps_left[i]
-                    if steps_left[i] == 0:
-                        kv -= held[i]
-                        running -= 1
-                        if admitted[-1] == i:
-                            admitted.pop()
-                        finish_s[i] = clock
-                        ended.append(i)
+                    if riders < 0:
+                        riders = batch if mixed else 0
+                        budget = budget_s - riders
+                        each = token_budget - -(-riders // ranks)
+                        done = computed = []
+                    i = prefilling[unfinished]
+                    more = left[i]
+                    if chunked:
+                        room = budget if budget < each else each
+                        if room < 1:
+                            room = 1
+                        chunk = room if room < more else more
+                    else:
+                        if tokens and more > budget:
+                            break
+                        chunk = more
+                    past = context[i] - more
+                    seconds = chunks_s.get((chunk, past))
+                    if seconds is None:
+                        seconds = chunks_s[chunk, past] = attention_at(chunk, past)
+                    tokens += chunk
+                    budget -= chunk
+                    attention += seconds
+                    if chunk > largest:
+                        largest = chunk
+                    if seconds > widest:
+                        widest = seconds
+                    left[i] = more - chunk
+                    if more > chunk:
+                        unfinished += 1
                         continue
-                    batch += 1
-                    cached += context[i]
-                    heappush(heap, (finish_step[i], i))
-                if len(prefilling) <= unfinished:
-                    break
-                if riders < 0:
-                    riders = batch if mixed else 0
-                    budget = budget_s - riders
-                    each = token_budget - -(-riders // ranks)
-                i = prefilling[unfinished]
-                more = left[i]
-                if chunked:
-                    room = budget if budget < each else each
-                    if room < 1:
-                        room = 1
-                    chunk = room if room < more else more
-                else:
-                    if tokens and more > budget:
-                        break
-                    chunk = more
-                past = context[i] - more
-                seconds = chunks_s.get((chunk, past))
-                if seconds is None:
-                    seconds = chunks_s[chunk, past] = attention_at(chunk, past)
-                tokens += chunk
-                budget -= chunk
-                attention += seconds
-                if chunk > largest:
-                    largest = chunk
-                if seconds > widest:
-                    widest = seconds
-                left[i] = more - chunk
-                if more > chunk:
-                    unfinished += 1
-                    continue
-                done.append(i)
-                if unfinished:
-                    del prefilling[unfinished]
-                else:
-                    prefilling.popleft()
+                    computed.append(i)
+                    if unfinished:
+                        del prefilling[unfinished]
+                    else:
+                        prefilling.popleft()
             if riders >= 0:
                 mean, riding = -(-tokens // ranks), -(-riders // per_round)
                 most, mean = (mean if mean > largest else largest) + riding, mean + riding
@@ -264,11 +273,13 @@ class OpenRun(Replica):
                             if clock > finish_s[i]:
                                 finish_s[i] = clock
                             finished.append(i)
+                        served = len(finished)
                         unseen_done.clear()
                     unseen.clear()
                 prefilled += tokens
                 if riders:
-                    steps.append((used_s, 1, riders, clock))
+                    if stepwise:
+                        steps.append((used_s, 1, riders, clock))
                     k, grown = 1, batch * g
                 else:
                     stall += prompt_s
@@ -305,11 +316,14 @@ class OpenRun(Replica):
                             if at_s > finish_s[i]:
                                 finish_s[i] = at_s
                             finished.append(i)
+                        served = len(finished)
                         unseen_done.clear()
                     unseen.clear()
                 clock += seconds
                 busy_s += seconds if stages == 1 else seconds * (min(batch, stages) / stages)
-                if stall:
+                if not stepwise:
+                    pass
+                elif stall:
                     steps.append((first + stall, 1, batch, clock))
                     stall = 0.0
                     if k > 1:
@@ -320,6 +334,7 @@ class OpenRun(Replica):
             elif unseen or unseen_done:
                 self.clock = clock
                 self._show(clock)
+                served = len(finished)
                 continue
             else:
                 if sent_s[upcoming] > clock:
@@ -346,6 +361,7 @@ class OpenRun(Replica):
                         finish_step[i] = -1
                         finish_s[i] = clock
                         ended.append(i)
+                        served = len(finished)
             if done:
                 at_s = clock + (stages - 1) * prompt_s
                 for i in done:
@@ -364,6 +380,7 @@ class OpenRun(Replica):
                             admitted.pop()
                         finish_s[i] = at_s
                         ended.append(i)
+                        served = len(finished)
                         continue
                     batch += 1
                     cached += context[i]

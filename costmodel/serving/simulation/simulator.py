@@ -196,7 +196,7 @@ def _simulated(
         arrival_s: Sequence[float] | Floats = sent_s
     else:
         replica = run = OpenRun(times, rules, load)
-        if not run.serve(*_sent_openly(load, outside), window, hopeful):
+        if not run.serve(*_sent_openly(load, outside), window, hopeful, stepwise=stepwise):
             return None
         arrival_s = load.arrival_s
     finish_s = np.asarray(replica.finish_s)

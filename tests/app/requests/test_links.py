@@ -19,6 +19,7 @@ from costmodel.models.spec import ModelSpec
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags, command_line
 from planner.questions.training import understand
+from tests.counts import tries
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec
@@ -33,7 +34,7 @@ FLAGS = st.builds(
 
 
 @given(FLAGS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 def test_the_command_line_quotes_what_a_shell_would_read(flags):
     """Splitting the command as a shell does gives the flags back."""
     import shlex

@@ -1,7 +1,7 @@
 """No input is a defect: hostile files, cells, flags, variables and links are answered or refused.
 
 A part of what `benchmarks/fuzz.py` does, always with the same inputs: few of each surface in the quick run,
-a thousand in the whole one, twenty times as many in the nightly one.
+five hundred in the whole one, forty times as many in the nightly one.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="memory and what is opened are measured on Linux"
 )
 
-TOTAL = tries(1_000, 21_000)
-FEW = tries(12, 60)
+TOTAL = tries(500, 21_000)
+FEW = tries(6, 60)
 """Mutated inputs of each surface in the quick run; slower surfaces take their share of that."""
 WHOLE_CORPUS = 20
 """Weight from which the quick run has a surface's whole corpus."""

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.placement.nodes import choose_hosts, least_lost, lost_of
+from tests.counts import tries
 
 SIZES = ({"cp": 3, "ep": 2}, {"cp": 2, "ep": 3, "dp": 6}, {"tp": 2, "cp": 6, "ep": 3}, {"cp": 2, "dp": 6})
 
@@ -19,7 +20,7 @@ def fabrics(draw: st.DrawFn) -> tuple[np.ndarray, ...]:
     return (racks, racks // 2) if draw(st.booleans()) else (racks,)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(fabrics(), st.sampled_from(SIZES), st.data())
 def test_no_permutation_loses_less(
     units: tuple[np.ndarray, ...], sizes: dict[str, int], data: st.DataObject

@@ -112,7 +112,7 @@ def _recomputations(s: Problem, layout: ParallelLayout, held: list[int]) -> Iter
         yield from (tuple(min(n, count) for count in held) for n in range(max(held) + 1))
 
 
-@pytest.mark.parametrize("number", range(tries(5, 8)))
+@pytest.mark.parametrize("number", range(tries(3, 8)))
 def test_stages_of_unlike_kinds_are_the_best_of_all(number: int) -> None:
     """The search finds the shortest step that enumeration finds, with nothing to beat and with a score."""
     request = next(itertools.islice(cases(), number, None))

@@ -13,6 +13,7 @@ from costmodel.pipeline.stage_costs import StageCosts, fits_capacity, step_time
 from planner.plan import Recomputes
 from planner.stages.integer_program import solve_stages
 from planner.stages.one_count import bound_expressible, expressible_counts, split_of_count
+from tests.counts import tries
 from tests.oracle.planner.stages.test_stages import RELATIVE, pipelines
 
 TOLD: tuple[Recomputes, ...] = ("per-chunk", "all")
@@ -37,7 +38,7 @@ def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Rec
     return best
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(pipelines(), st.sampled_from(TOLD))
 def test_the_solver_finds_the_optimum_of_what_can_be_told(
     drawn: tuple[StageCosts, tuple[int, ...]], recomputes: Recomputes
@@ -53,7 +54,7 @@ def test_the_solver_finds_the_optimum_of_what_can_be_told(
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(pipelines(), st.sampled_from(TOLD))
 def test_no_split_that_can_be_told_beats_the_bound(
     drawn: tuple[StageCosts, tuple[int, ...]], recomputes: Recomputes

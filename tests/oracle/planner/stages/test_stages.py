@@ -19,6 +19,7 @@ from costmodel.pipeline.stage_costs import (
 from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks
 from planner.stages.dynamic_program import bound_stages, exact_split
 from planner.stages.integer_program import solve_stages
+from tests.counts import tries
 
 RELATIVE = 1e-6  # the documented rounding of the solver
 
@@ -133,7 +134,7 @@ def on_the_edge(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> bool:
     return bool((np.abs(room) <= sum(costs.runs) + 4).any())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(pipelines())
 def test_the_solver_finds_the_optimum_of_exhaustive_search(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
     """CP-SAT returns a split that fits and is as fast as the best of all splits."""
@@ -148,7 +149,7 @@ def test_the_solver_finds_the_optimum_of_exhaustive_search(drawn: tuple[StageCos
         assert found.bound_s <= best_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(pipelines())
 def test_the_dynamic_program_equals_the_solver(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
     """With one chunk per rank, the exact dynamic program and CP-SAT give the same step time."""
@@ -158,7 +159,7 @@ def test_the_dynamic_program_equals_the_solver(drawn: tuple[StageCosts, tuple[in
         assert solve_stages(costs, chunk_ranks).step_time_s == pytest.approx(best_s, rel=RELATIVE)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(pipelines())
 def test_no_split_beats_the_bound(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
     """The bound of the dynamic program is admissible, and its seed is a real split that fits."""
@@ -170,7 +171,7 @@ def test_no_split_beats_the_bound(drawn: tuple[StageCosts, tuple[int, ...]]) -> 
         assert bound.seed_s == step_time(costs, bound.split)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=tries(20, 50), deadline=None)
 @given(pipelines())
 def test_nothing_is_found_below_the_optimum(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
     """With a cutoff just below the optimum the solver proves that no split beats it."""

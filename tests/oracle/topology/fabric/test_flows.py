@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.counts import tries
 from topology.base.units import GB
 from topology.builders import build
 from topology.cluster import Cluster
@@ -275,14 +276,14 @@ def clusters_and_meshes(draw: st.DrawFn) -> tuple[Cluster, Mesh]:
     return cluster, mesh([("pp", sizes[0]), ("dp", sizes[1]), ("tp", sizes[2])])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(clusters_and_meshes())
 def test_any_factorization_of_any_small_cluster(case: tuple[Cluster, Mesh]) -> None:
     """Whatever the factors, the closed form is the explicit flow; no special case is left out."""
     assert_equal_to_flows(*case)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(st.integers(2, 4), st.integers(1, 2), st.sampled_from([1.0, 3.0, 8.0]), st.booleans(), st.data())
 def test_a_last_unit_in_part_is_never_flattered(
     per_leaf: int, leaves: int, ratio: float, rails: bool, data: st.DataObject

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.counts import tries
 from topology.fabric.packing import Counts, least_spanning, packed, spanning
 
 
@@ -26,7 +27,7 @@ def trees(draw: st.DrawFn, most: int) -> tuple[tuple[Counts, ...], list[int]]:
     return tuple(units), chain
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(trees(7))
 def test_no_permutation_has_fewer_runs_that_span_units(tree: tuple[tuple[Counts, ...], list[int]]) -> None:
     """At every level and of every size at once, though each is minimised over all permutations alone."""
@@ -41,7 +42,7 @@ def test_no_permutation_has_fewer_runs_that_span_units(tree: tuple[tuple[Counts,
             assert spanning(order, level, size) == best == least_spanning(level, size, len(order))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(70, 200), deadline=None)
 @given(trees(400))
 def test_the_bound_is_reached_on_any_tree(tree: tuple[tuple[Counts, ...], list[int]]) -> None:
     """Each unit holds as many whole runs as it has room for."""

@@ -20,6 +20,7 @@ from costmodel.memory.stage import (
 )
 from costmodel.models.catalog import model
 from costmodel.stack import stack, stacks
+from tests.counts import tries
 
 JOB = TrainingJob(sequence_length=4096, global_batch_size=256)
 DEGREES = st.sampled_from([1, 2, 4, 8])
@@ -58,7 +59,7 @@ def peak(name: str, profile: str, layout: ParallelLayout, job: TrainingJob = JOB
     return max(stage.total_bytes for stage in stages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(names, profiles, layouts())
 def test_parts_sum_to_the_total_and_none_is_negative(name: str, profile: str, layout: ParallelLayout) -> None:
     """A breakdown is a breakdown."""
@@ -77,7 +78,7 @@ def test_parts_sum_to_the_total_and_none_is_negative(name: str, profile: str, la
         assert np.isfinite(stage.total_bytes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(names, profiles, st.lists(layouts(), min_size=1, max_size=8))
 def test_a_table_of_layouts_is_scored_as_each_alone(
     name: str, profile: str, rows: list[ParallelLayout]
@@ -96,7 +97,7 @@ def test_a_table_of_layouts_is_scored_as_each_alone(
     assert total(LayoutTable.from_rows(rows)) == [total(row)[0] for row in rows]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(names, profiles, layouts(), st.sampled_from(["tp", "zero_stage", "ep", "cp"]))
 def test_more_sharding_never_needs_more_of_its_state(
     name: str, profile: str, layout: ParallelLayout, field: str
@@ -113,7 +114,7 @@ def test_more_sharding_never_needs_more_of_its_state(
     assert all(after <= before * (1 + 1e-12) for before, after in zip(*states, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(names, profiles, layouts())
 def test_recomputing_everything_never_keeps_more_activations(
     name: str, profile: str, layout: ParallelLayout
@@ -124,7 +125,7 @@ def test_recomputing_everything_never_keeps_more_activations(
         assert np.all(np.asarray(layer.saved_bytes_recomputed) <= np.asarray(layer.saved_bytes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(names, profiles, layouts())
 def test_longer_sequences_and_larger_microbatches_need_more(
     name: str, profile: str, layout: ParallelLayout
@@ -139,7 +140,7 @@ def test_longer_sequences_and_larger_microbatches_need_more(
     assert base <= peak(name, profile, larger, held)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(st.sampled_from(SCHEDULES), st.integers(1, 16), st.integers(1, 4), st.integers(1, 64))
 def test_in_flight_is_between_one_and_the_number_of_microbatches(
     schedule: Schedule, pp: int, virtual_stages: int, microbatches: int
@@ -151,7 +152,7 @@ def test_in_flight_is_between_one_and_the_number_of_microbatches(
     assert all(1 / virtual_stages <= count <= microbatches for count in held)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(10, 30), deadline=None)
 @given(st.sampled_from(SCHEDULES), st.integers(1, 16))
 def test_exactly_one_stage_holds_each_end(schedule: Schedule, pp: int) -> None:
     """Embedding and head exist once, on the first rank alike when the schedule folds back."""
@@ -174,7 +175,7 @@ def test_in_flight_of_a_whole_table_is_that_of_its_rows() -> None:
     assert np.asarray(together).tolist() == alone
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(names, profiles, layouts(), st.integers(0, 3))
 def test_the_linear_form_is_the_sum_of_the_parts(
     name: str, profile: str, layout: ParallelLayout, recomputed: int

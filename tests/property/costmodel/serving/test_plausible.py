@@ -12,6 +12,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.parameters import active_parameter_count
 from costmodel.serving.deployment import weight_bytes
+from tests.counts import cases_of_run
 
 CAL = load_calibration()
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "mi300x")
@@ -27,6 +28,8 @@ EIGHT_BIT_CASES = [
 ]  # fmt: skip
 ALL = [(*case, gpu) for gpu in GPUS for case in CASES]
 ALL += [(*case, gpu) for gpu in GPUS if gpu != "a100-sxm-80gb" for case in EIGHT_BIT_CASES]
+OF_RUN = cases_of_run(ALL, [case for place, case in enumerate(ALL) if (place + place // len(CASES)) % 3])
+"""Every model, precision and GPU is in the suite, a third of their combinations, with which the engines take turns."""
 ENGINES = ("vllm", "sglang", "trtllm")
 SYNCHRONY = 0.02  # requests of equal length fall in and out of step, which moves means by this share
 
@@ -45,7 +48,7 @@ def served(name: str, precision: str, tp: int, gpu: str, concurrency: int, promp
 fabric_of = functools.cache(fabric)
 
 
-@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), ALL)
+@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), OF_RUN)
 def test_a_token_is_never_faster_than_reading_the_active_weights(
     name: str, precision: str, tp: int, gpu: str
 ) -> None:
@@ -58,7 +61,7 @@ def test_a_token_is_never_faster_than_reading_the_active_weights(
     assert read_s < step_s < 3 * read_s + 100e-6 * model(name).num_layers
 
 
-@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), ALL)
+@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), OF_RUN)
 def test_more_requests_in_flight_never_serve_fewer_tokens(
     name: str, precision: str, tp: int, gpu: str
 ) -> None:
@@ -69,7 +72,7 @@ def test_more_requests_in_flight_never_serve_fewer_tokens(
     assert all(b.tpot_s >= a.tpot_s * (1 - SYNCHRONY) for (_, a), (_, b) in pairwise(points))
 
 
-@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), ALL)
+@pytest.mark.parametrize(("name", "precision", "tp", "gpu"), OF_RUN)
 def test_longer_prompts_take_longer(name: str, precision: str, tp: int, gpu: str) -> None:
     """To the first token, and per token, as prompts share the GPU with decoding."""
     points = [served(name, precision, tp, gpu, 8, prompt) for prompt in (128, 1024, 4096)]

@@ -13,6 +13,7 @@ from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_l
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step_table import AttentionGrid, StepTimes
+from tests.counts import tries
 
 NO_ATTENTION = AttentionGrid(query_tokens=(0, 10**6), past_tokens=(0, 10**6), seconds=((0, 0), (0, 0)))
 
@@ -44,7 +45,7 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(
     requests,
     st.booleans(),
@@ -133,7 +134,7 @@ def test_prompts_of_all_ranks_wait_for_others_as_long_as_is_said(
         assert found[4] == pytest.approx(balance_steps * step_s, abs=3 * step_s)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(requests, st.integers(1, 3), st.integers(1, 3))
 def test_two_pools_serve_every_request_once(
     drawn: list[tuple[int, int, float]], prompts: int, outputs: int
@@ -156,7 +157,7 @@ def test_two_pools_serve_every_request_once(
         assert done.prefilled_tokens == int(load.input_tokens.sum())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(requests, st.integers(1, 3), st.integers(1, 3), st.sampled_from((0.01, 3.0)), st.booleans())
 def test_prefill_workers_never_hold_more_than_their_cache(
     drawn: list[tuple[int, int, float]], prompts: int, outputs: int, latency_s: float, holds_slot: bool
@@ -208,7 +209,7 @@ def test_a_first_token_is_seen_where_outputs_are_decoded(places: int) -> None:
     assert second == pytest.approx(first if places == 2 else done.finish_s[0])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(10, 25), deadline=None)
 @given(st.integers(1, 32), st.integers(2, 60))
 def test_a_closed_loop_keeps_exactly_its_concurrency_in_flight(concurrency: int, count: int) -> None:
     """Never more requests are in flight than the client keeps, and at some time as many."""

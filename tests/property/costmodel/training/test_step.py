@@ -36,6 +36,7 @@ from costmodel.training.step_time import CostColumns, compose
 from planner.bounds.priced import priced_columns
 from planner.bounds.ranks import plain_bounds
 from planner.plan import Problem
+from tests.counts import tries
 from topology.builders import default_cluster
 from topology.cluster import Cluster
 
@@ -100,7 +101,7 @@ def lower_bounds(
     return plain_bounds(problem, priced_columns(problem, LayoutTable.from_rows(layouts))).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: ModelSpec) -> None:
     """Evaluate = step_time of stage_costs = estimate, for time and for peak memory, under the even split."""
@@ -117,7 +118,7 @@ def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: M
     assert memory_of_stages(costs, split).max() == pytest.approx(found.peak_memory_bytes, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec) -> None:
     """The bound is at most the exhaustive minimum over all splits; recomputing more only adds time."""
@@ -131,7 +132,7 @@ def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec)
         assert bound >= (0.8 if spec is DENSE else 0.6) * best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_parts_of_an_estimate_sum_and_are_not_negative(layout: ParallelLayout, spec: ModelSpec) -> None:
     """The parts of time sum to the step, the band holds it, and the parts of memory sum to the peak."""
@@ -162,7 +163,7 @@ SECONDS = tuple(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(
     some=st.lists(layouts(), min_size=1, max_size=4),
     spec=st.sampled_from([DENSE, SPARSE]),
@@ -182,7 +183,7 @@ def test_costs_are_the_sum_of_their_parts(
         assert np.abs(apart.sum(axis=0) - total).max() <= LAST_BITS * np.abs(apart).max(), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=tries(15, 40), deadline=None)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_phases_and_parts_are_one_array(layout: ParallelLayout, spec: ModelSpec) -> None:
     """Summed over parts it is what the step is the sum of; each phase holds its own parts alone."""
@@ -266,7 +267,7 @@ def test_time_is_continuous_in_sequence_length() -> None:
     assert times[-1] > times[0]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=tries(10, 25), deadline=None)
 @given(layout=layouts(), factor=st.sampled_from([1.5, 4.0]))
 def test_a_faster_network_never_lengthens_a_step(layout: ParallelLayout, factor: float) -> None:
     """Scaling the NICs up never makes the step longer."""

@@ -181,7 +181,7 @@ def test_every_plan_is_consistent(request: PlanRequest) -> None:
     assert math.isclose(step_time(costs, split), found.estimate.step_time_s, rel_tol=1e-12)
 
 
-@settings(deadline=None, max_examples=tries(4, 25))
+@settings(deadline=None, max_examples=tries(2, 25))
 @given(
     requests(),
     st.sampled_from(("megatron-core", "torchtitan", "megatron-deepspeed")),

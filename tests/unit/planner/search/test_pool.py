@@ -14,6 +14,7 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verify import verify
 from planner.structure import structure_claims
+from tests.counts import tries
 from tests.unit.topology.pools.test_kinds import pool
 from topology.pools.kinds import parts_of_pool
 from topology.spec import ClusterSpec
@@ -115,7 +116,7 @@ def test_a_given_layout_runs_where_it_is_fastest() -> None:
     assert filling.layout.num_gpus == 24
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=tries(2, 4), deadline=None)
 @given(
     counts=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     added=st.sampled_from([0, 1]),

@@ -25,6 +25,7 @@ HARD = PlanRequest(
     cluster=default_cluster("h100-sxm", 16_384).spec,
     job=TrainingJob(sequence_length=131_072, global_batch_size=128),
     pins=PINS,
+    top=1,
 )
 """Stages that the solver does not end on within its limit of work."""
 

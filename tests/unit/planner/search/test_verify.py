@@ -1,5 +1,6 @@
 """`verify` confirms what the search claims, by another path, and names what somebody changed."""
 
+import functools
 import json
 from dataclasses import fields, replace
 from typing import Any
@@ -23,8 +24,9 @@ CAL = load_calibration()
 DAY_S = 86_400.0
 
 
+@functools.cache
 def found(objective: Objective = "step-time", gpus: int = 8) -> Plan:
-    """A plan of a small model."""
+    """A plan of a small model, searched once."""
     request = PlanRequest(
         model=model("llama-3.1-8b"),
         cluster=default_cluster("h100-sxm", gpus).spec,

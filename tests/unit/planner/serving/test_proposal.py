@@ -32,7 +32,7 @@ QUESTIONS = {
     ),
     "pools": ServeFlags(
         model="8b", gpu="h200", input_tokens="4000", output_tokens="200", ttft="1s", tpot="20ms", rate="20/s",
-        mode="disaggregated", engine="sglang",
+        weights="fp8", mode="disaggregated", engine="sglang",
     ),
     "narrow": ServeFlags(
         model="8b", gpu="h100-sxm", input_tokens="1000", output_tokens="200", ttft="500ms", tpot="6ms",
@@ -185,7 +185,7 @@ def test_what_more_machines_cannot_make_sure_is_bought_by_its_chance() -> None:
         understand_serving(
             ServeFlags(
                 model="llama-3.3-70b", gpu="h100-sxm", rate="10/s", ttft="500ms", tpot="50ms",
-                input_tokens="2000", output_tokens="300",
+                input_tokens="2000", output_tokens="300", mode="aggregated",
             )
         )
     )  # fmt: skip
