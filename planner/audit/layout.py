@@ -121,6 +121,10 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
     if not values["expert_tp"].settled and family == "Megatron-Bridge" and request.model.is_moe:
         parts["expert_tp"] = 1
         assumed.append("an expert on one tensor rank, as the recipes that such files change have it")
+    beside_tensors = reading.family.recipes and request.model.is_moe and parts.get("tp", 1) > 1
+    if beside_tensors and not values["sequence_parallel"].settled:
+        parts["sequence_parallel"] = True
+        assumed.append("sequences split with tensors, without which Megatron stops at experts beside them")
     if replicas == 1 and parts.get("zero_stage", 0) > 1:
         parts["zero_stage"] = plain.zero_stage  # gradients and weights have nobody to be shared with
     if not request.model.is_moe:

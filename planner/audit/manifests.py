@@ -98,9 +98,7 @@ def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
     for setting in settings:
         if _DEVICES.search(setting.name) and (match := re.search(r":(\d{1,2})\b", str(setting.value))):
             yield Setting(name="gpus_per_node", value=int(match.group(1)), line=setting.line)
-    replicas = [
-        count for setting in settings if _REPLICAS.search(setting.name) and (count := _count(setting))
-    ]
+    replicas = [count for setting in _with_gpus(settings) if (count := _count(setting))]
     parallel = [
         count for setting in settings if _PARALLEL.search(setting.name) and (count := _count(setting))
     ]
@@ -109,6 +107,15 @@ def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
     pattern = _REPLICAS if replicas else _PARALLEL if parallel else _WORKERS
     if nodes:
         yield Setting(name="num_nodes", value=nodes, line=_line_of(settings, pattern))
+
+
+def _with_gpus(settings: Sequence[Setting]) -> list[Setting]:
+    """Counts of replicas, of those kinds alone that ask for GPUs where some do: a launcher has none."""
+    counts = [setting for setting in settings if _REPLICAS.search(setting.name)]
+    asking = (setting.name.split(".") for setting in settings if _OF_POD.search(setting.name))
+    tables = {".".join(parts[:length]) for parts in asking for length in range(len(parts))}
+    kinds = [setting for setting in counts if setting.name.removesuffix(".replicas") in tables]
+    return kinds or counts
 
 
 def _count(setting: Setting) -> int:

@@ -44,6 +44,8 @@ def gpus_of_machines(facts: JobFacts, family: Family) -> None:
     )
     if facts.truth("said.generation_colocated") is False:
         _beside_generation(facts, each, nodes)
+    elif total and not nodes and family.name == "torchtitan" and not _holds_layout(facts, total):
+        pass  # NGPU of its run_train.sh are those of a node
     elif total and (family.name in ("Accelerate", "shell variables") or not (each and nodes)):
         facts.take("cluster.num_gpus", total, "said.num_gpus")
     elif each and nodes:
@@ -91,12 +93,16 @@ def _workers(text: str) -> int:
 def _holds_layout(facts: JobFacts, each: int) -> bool:
     """Whether one node has GPUs for the degrees; where it has not, there are more that no word counts."""
     degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
-    others = degrees[0] * degrees[1] * degrees[2]
-    if each % others == 0 or (
-        others < each and facts.by_field["said.gpus_per_node"].word == RANKS_OF_TORCHRUN
-    ):
+    others, ep = degrees[0] * degrees[1] * degrees[2], facts.count("layout.ep") or 1
+    counted = facts.by_field.get("said.gpus_per_node")
+    by_torchrun = counted is not None and counted.word == RANKS_OF_TORCHRUN
+    if ep * degrees[1] > each:
+        why = f"ep·pp = {ep * degrees[1]}"
+    elif each % others == 0 or (others < each and by_torchrun):
         return True
-    facts.notes.append(f"tp·pp·cp = {others} needs more than the {each} GPUs of a node: nodes are not told")
+    else:
+        why = f"tp·pp·cp = {others}"
+    facts.notes.append(f"{why} needs more than the {each} GPUs of a node: nodes are not told")
     return False
 
 

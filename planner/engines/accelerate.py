@@ -46,7 +46,8 @@ def _degrees(given: Given) -> dict[str, Any]:
     """Replicas of shards: what the file says, or all processes where it says nothing of them."""
     copies, shards, tp = (_degree(given, name) for name in ("dp_replicate", "dp_shard", "tp"))
     ring, ulysses = _degree(given, "cp"), _degree(given, "sp")
-    sharded = str(given["distributed_type"]).upper() == "FSDP"
+    kind = given["distributed_type"]
+    sharded = str(kind).upper() == "FSDP" or (kind is None and shards > 1)
     processes = given["num_processes"] or given.num_gpus
     if copies * shards == 1 and processes is not None:
         replicas = max(1, int(processes) // (tp * ring * ulysses))
@@ -133,7 +134,8 @@ _DEGREES = EngineSetting(
         Word(name="machine_rank", kind="int"),
         *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",), states=states)
           for name, states in _SHARDING.items()),
-        *(Word(name=f"{_P}{name}_size", kind="int", states=states) for name, states in _SIZES.items()),
+        *(Word(name=f"{_P}{name}_size", kind="int", aliases=(f"{name}_size",), states=states)
+          for name, states in _SIZES.items()),
         Word(name=f"{_P}cp_comm_strategy", default="allgather"),
         Word(name="use_cpu", kind="flag", default=False),
     ),

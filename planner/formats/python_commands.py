@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 
 from planner.formats.shell import UNKNOWN
 
+MOST_COMMANDS = 100
 LONGEST = 20_000
 """Characters of a command."""
 _LAUNCHER = (
     r"(?:torchrun|deepspeed|accelerate|srun|mpirun|axolotl|tune|swift|megatron|llamafactory-cli|python3?|bash"
     r"|uv|trl|litgpt)"
 )
-_STARTS = re.compile(rf"(?:^|[\s;&/'\"]){_LAUNCHER}\s.*\s(?:--?[a-zA-Z]|[\w.]+=)", re.DOTALL)
+_STARTS = re.compile(rf"(?:^|[\s;&/'\"]){_LAUNCHER}\s")
+_FLAG = re.compile(r"\s(?:--?[a-zA-Z]|[\w.]+=)")
 _FIRST = re.compile(rf"(?:\S*/)?{_LAUNCHER}")
 _PARTS = ("command", "args", "arguments")
 
@@ -40,7 +43,7 @@ def commands_of_python(text: str) -> str:
         and isinstance(node.value, ast.Constant)
     }
     result = ""
-    for line, command in sorted({*_commands(module, values)}):
+    for line, command in sorted({*itertools.islice(_commands(module, values), MOST_COMMANDS)}):
         begins = "\n" * max(1 if result else 0, line - 1 - result.count("\n"))
         result += begins + command[:LONGEST]
     return result
@@ -48,11 +51,13 @@ def commands_of_python(text: str) -> str:
 
 def _commands(module: ast.Module, values: Mapping[str, object]) -> Iterator[tuple[int, str]]:
     """Texts that begin as commands do, and lists whose words are one."""
-    documents = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-    for node in ast.walk(module):
+    nodes = list(ast.walk(module))
+    documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    documents |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
         if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in documents:
             text = _text(node, values)
-            if text is not None and _STARTS.search(text):
+            if text is not None and (starts := _STARTS.search(text)) and _FLAG.search(text, starts.end() - 1):
                 yield node.lineno, " ".join(text.split("\n")) if "\\\n" not in text else text
         elif isinstance(node, ast.List | ast.Tuple):
             yield from _of_words(node.lineno, _words(node, values))

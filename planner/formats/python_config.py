@@ -444,6 +444,8 @@ _RECIPE = re.compile(
     r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config\(|\bllm\.(\w{3,60})\.(?:pretrain|finetune)_recipe\("
 )
 """The recipe of a model that a Python file changes."""
+_RENAMED = re.compile(r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config as \w+")
+"""A recipe that a file imports under another name."""
 _SIZED_CLASS = re.compile(r"\bllm\.([A-Z][A-Za-z0-9]*?)Config(\d+(?:x\d+)?[BM])\(")
 """A class of NeMo whose name is that of a model and its size."""
 
@@ -455,4 +457,5 @@ def models_named(text: str) -> set[str]:
     ({'llama31_405b'}, {'llama31_8b'})
     """
     recipes = {match[1] or match[2] for match in _RECIPE.finditer(text)}
+    recipes = recipes or {*_RENAMED.findall(text)}
     return recipes or {f"{match[1]}_{match[2]}".lower() for match in _SIZED_CLASS.finditer(text)}

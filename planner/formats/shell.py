@@ -1219,11 +1219,16 @@ def directives_of(script: Script, components: Sequence[int]) -> Mapping[str, Tex
         return parts[0] if parts else script.directives
     counts = [slurm_variables(part).get("SLURM_NNODES", "") for part in parts]
     alike = len({tuple(part[name].text for name in _ASKS_GPUS if name in part) for part in parts}) == 1
-    nodes = str(sum(map(int, counts))) if alike and all(counts) else UNKNOWN
+    whole = alike and all(count.isdecimal() and len(count) < LONGEST_COUNT for count in counts)
+    nodes = str(sum(map(int, counts))) if whole else UNKNOWN
     rest = {name: text for name, text in parts[0].items() if name not in ("-N", "--nodes")}
     return {**rest, "--nodes": Text(nodes, min((text.line for text in rest.values()), default=1))}
 
 
+LONGEST_COUNT = 8
+"""Digits of a number of nodes."""
+LONGEST_GROUPS = 100
+"""Characters of the components that a step names; Slurm has 128 at most."""
 _GROUP = re.compile(r"--(?:het|pack)-group(?:=(.*))?", re.DOTALL)
 _GROUPS = re.compile(r"\d{1,3}(?:-\d{1,3})?(?:,\d{1,3}(?:-\d{1,3})?)*")
 
@@ -1239,7 +1244,8 @@ def components_of_step(words: Sequence[str]) -> tuple[int, ...]:
         if match is None:
             continue
         text = after if match[1] is None else match[1]
-        spans = [span.split("-") for span in text.split(",")] if _GROUPS.fullmatch(text) else []
+        read = len(text) < LONGEST_GROUPS and _GROUPS.fullmatch(text)
+        spans = [span.split("-") for span in text.split(",")] if read else []
         return tuple(number for span in spans for number in range(int(span[0]), int(span[-1]) + 1))
     return ()
 
@@ -1283,6 +1289,8 @@ class _Follower:
         self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
+        self.here_string: str | None = None
+        """The text of the last ``<<<``, which a command reads."""
         self.components: tuple[int, ...] = ()
         """Those of a heterogeneous job that the step runs on whose words are followed."""
 
@@ -1461,12 +1469,16 @@ class _Follower:
         """Words of a command; its here-documents are kept aside."""
         result: list[ShellWord] = []
         skip = False
-        for word in words:
+        for at, word in enumerate(words):
             if skip:
                 skip = False
             elif word.operator and word.here is not None:
                 text = word.here if word.quoted else here_text(word.here, names)
                 self.script.documents.append(Text(text, word.line))
+            elif word.operator and word.text == "<<<":
+                given = words[at + 1 : at + 2]
+                self.here_string = joined_text(given[0].text, names, word.line) if given else None
+                skip = True
             elif word.operator:
                 skip = word.text in REDIRECTIONS
                 if result and result[-1].text.isdigit() and skip:
@@ -1476,7 +1488,16 @@ class _Follower:
         return result
 
     def read_document(self, texts: list[Text], names: Variables) -> None:
-        """``read -d '' NAME << EOF``: the whole here-document; what else is read nobody gave."""
+        """``read -d '' NAME << EOF``: the whole here-document; ``read A B <<< "1 2"``: its words.
+
+        What else is read nobody gave.
+        """
+        given, self.here_string = self.here_string, None
+        if given is not None:
+            self.read_words(
+                [text for text in texts[1:] if not text.text.startswith("-")], given, texts, names
+            )
+            return
         documents, name = self.script.documents, texts[-1].text
         here = bool(documents) and documents[-1].line >= texts[0].line
         if (
@@ -1487,6 +1508,22 @@ class _Follower:
             text = documents.pop().text.replace("\\\n", " ").strip()
             names.values[name] = (Text(text[:LONGEST_TEXT], texts[0].line),)
             names.arrays.discard(name)
+
+    def read_words(self, into: list[Text], given: str, texts: list[Text], names: Variables) -> None:
+        """The words of a text as variables, the rest in the last; with ``-a`` as one array."""
+        parts = given.split()
+        line = texts[0].line
+        if not into or not all(text.text.isidentifier() for text in into):
+            return
+        if any(text.text.startswith("-") and "a" in text.text for text in texts):
+            names.values[into[0].text] = tuple(Text(part, line) for part in parts)
+            names.arrays.add(into[0].text)
+            return
+        for at, text in enumerate(into):
+            value = " ".join(parts[at:]) if text is into[-1] else "".join(parts[at : at + 1])
+            unknown = UNKNOWN in given
+            names.values[text.text] = (Text(UNKNOWN if unknown else value, line),)
+            names.arrays.discard(text.text)
 
     def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
         """Follow a command whose words are known."""

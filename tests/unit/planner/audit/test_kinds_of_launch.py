@@ -156,6 +156,87 @@ def test_a_file_of_a_part_has_its_gpus() -> None:
     assert read_texts({"run.sbatch": text}).gpus == ("h200-sxm",)
 
 
+NEMO = "nemo llm pretrain --factory mixtral_8x7b trainer.num_nodes=8 trainer.devices=8 data.global_batch_size=512 {}\n".format(
+    "trainer.strategy.tensor_model_parallel_size=2 trainer.strategy.pipeline_model_parallel_size=4 data.seq_length=4096 "
+    "trainer.strategy.expert_model_parallel_size=8 data.micro_batch_size=1"
+)
+RENAMED = RECIPE.replace("_config\n", "_config as recipe\n", 1).replace(
+    "= qwen3_30b_a3b_pretrain_config", "= recipe"
+)
+RANKS = """from accelerate import Accelerator
+from accelerate.parallelism_config import ParallelismConfig
+from transformers import AutoModelForCausalLM
+pc = ParallelismConfig(dp_replicate_size=2, dp_shard_size=4, cp_size=2, tp_size=2)
+acc = Accelerator(mixed_precision="bf16", parallelism_config=pc, gradient_accumulation_steps=4)
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+"""
+LAYOUTS = {
+    "a recipe with experts": ({"run.sh": NEMO}, {"tp": 2, "pp": 4, "ep": 8, "sequence_parallel": True}),
+    "a recipe by another name": ({"recipe.py": RENAMED}, {"tp": 2, "ep": 8}),
+    "axes of Accelerate": (
+        {"train.py": RANKS},
+        {"tp": 2, "cp": 2, "dp": 8, "zero_stage": 3, "shard_degree": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_that_of_the_words(name: str) -> None:
+    """Experts beside tensors stop Megatron without split sequences; shards of ParallelismConfig are FSDP's."""
+    texts, degrees = LAYOUTS[name]
+    layout = job(texts, gpus="64" if name.startswith("a recipe") else "32", sequence_length="4096").layout
+    assert {field: getattr(layout, field) for field in degrees} == degrees
+
+
+def test_a_node_that_holds_no_block_of_experts_is_not_the_job() -> None:
+    """NGPU of torchtitan's run_train.sh counts the GPUs of a node; 32 ranks of experts need more."""
+    text = "NGPU=8 ./run_train.sh --model.name deepseek_v3 --model.flavor 671B --training.local_batch_size 8 {}\n"
+    assert (
+        read_texts({"a.sh": text.format("--parallelism.expert_parallel_degree 8")}).facts.count(
+            "cluster.num_gpus"
+        )
+        == 8
+    )
+    facts = read_texts({"a.sh": text.format("--parallelism.expert_parallel_degree 32")}).facts
+    assert facts.count("cluster.num_gpus") is None
+
+
+LAUNCHER = """kind: MPIJob
+spec:
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{command: [mpirun, -np, "32", python, pretrain_gpt.py, --num-layers, "80", --bf16,
+        --tensor-model-parallel-size, "8", --micro-batch-size, "1", --hidden-size, "8192"]}]}}
+    Worker:
+      replicas: 4
+      template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: 8}}}]}}
+"""
+
+
+def test_a_launcher_without_gpus_is_no_node() -> None:
+    """Of an MPIJob the workers have them."""
+    assert read_texts({"job.yaml": LAUNCHER}).facts.count("cluster.num_gpus") == 32
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'read -r L H A <<< "${SIZES[13b]}"',
+        'read -ra ROW <<< "${SIZES[13b]}"; L=${ROW[0]}; H=${ROW[1]}; A=${ROW[2]}',
+    ],
+)
+def test_words_of_a_text_are_read_into_variables(line: str) -> None:
+    """One each, or all into an array."""
+    text = (
+        f'declare -A SIZES=( [7b]="32 4096 32" [13b]="40 5120 40" )\n{line}\ntorchrun --nproc-per-node=8 pretrain_gpt.py '
+        "--num-layers $L --hidden-size $H --num-attention-heads $A --micro-batch-size 2 --tensor-model-parallel-size 4\n"
+    )
+    facts = read_texts({"run.sh": text}).facts
+    names = ("num_layers", "hidden_size", "num_attention_heads")
+    assert [facts.count(f"model.{name}") for name in names] == [40, 5120, 40]
+
+
 BAR = "Train step of epoch 0:  {0}%|#| {0}/100 [00:{0}<08:00,  5.00s/it, gpt_loss=1.2]\n"
 
 
