@@ -4,7 +4,8 @@ import json
 import operator
 import re
 import shlex
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli import commands
+from tests.fork_server import Forking, possible
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -55,6 +57,18 @@ def answer_of(*words: str) -> Any:
     answer = commands.plan(*words, "--json")
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked_tracers() -> Iterator[None]:
+    """Fork the processes that trace a module from one that has imported torch, as tests of the executor do."""
+    start = subprocess.Popen._execute_child  # type: ignore[attr-defined]  # which one of those may have replaced
+    forking = Forking()
+    if possible():
+        forking.install()
+    yield
+    forking.remove()
+    subprocess.Popen._execute_child = start  # type: ignore[attr-defined]  # same
 
 
 def test_the_page_has_the_scenarios_and_each_says_something() -> None:

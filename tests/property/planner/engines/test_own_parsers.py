@@ -11,7 +11,7 @@ from tests.counts import tries
 from tests.property.planner.engines.published_plans import published_plans
 from tests.property.planner.engines.random_plans import random_plans
 
-WANTED = tries(40, 120)
+WANTED = tries(20, 120)
 """Random plans of each engine; `benchmarks/round_trip.py` asks about as many as are wanted."""
 PUBLISHED = {"megatron": 50, "megatron-bridge": 130, "torchtitan": 15, "accelerate": 15, "deepspeed": 25}
 """Published layouts that an engine can be told, at least."""

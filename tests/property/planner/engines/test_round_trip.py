@@ -10,7 +10,7 @@ from planner.engines.contracts import CONTRACTS
 from tests.counts import tries
 from tests.property.planner.engines.random_plans import random_plans
 
-WANTED = tries(120, 450)
+WANTED = tries(60, 450)
 """Plans of each engine; `benchmarks/round_trip.py` tries as many as are wanted. The ninth engine writes the plan."""
 
 

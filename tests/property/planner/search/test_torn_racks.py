@@ -67,7 +67,7 @@ def test_trays_are_taken_evenly(trays: tuple[int, ...], hosts: int, domains: lis
     assert [(node.count, node.nodes_per_domain) for node in spec.nodes] == domains
 
 
-@pytest.mark.parametrize("seed", range(tries(2, 4)))
+@pytest.mark.parametrize("seed", range(tries(1, 4)))
 def test_more_of_torn_racks_is_never_slower(seed: int) -> None:
     """Four numbers of GPUs of a random allocation: each has a plan, no slower than that of fewer."""
     r = Random(seed)

@@ -93,7 +93,11 @@ def assert_delivered(after: Audit, change: Change) -> None:
     assert after.predicted.peak_memory_bytes == pytest.approx(change.peak_memory_bytes, rel=0.01), change
 
 
-@pytest.mark.parametrize("name", MEGATRON)
+LIKE_OTHERS = ("recomputed", "experts")
+"""Scripts of the nightly run: each of their words stands in one that the suite follows."""
+
+
+@pytest.mark.parametrize("name", cases_of_run(MEGATRON, LIKE_OTHERS))
 def test_a_script_that_follows_advice_gains_what_was_promised(name: str) -> None:
     """Each change alone, and all of it."""
     text = script(name)

@@ -1,6 +1,7 @@
 """What an audit finds, predicts and proposes."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from planner.audit.read import read_files
 from planner.plan import FREE, problem_of
 from planner.questions.flags import Flags
 from planner.rules.check import check
+from tests.counts import cases_of_run
 
 FILES = Path(__file__).parent / "files"
 SMALL = """\
@@ -183,8 +185,13 @@ def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
 STEP = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
 
 
-@pytest.mark.parametrize("layers", [8, 16, 24, 32, 40])
-@pytest.mark.parametrize("runs", [False, True], ids=["planned", "runs"])
+DEPTHS = tuple(product((8, 16, 24, 32, 40), (False, True)))
+"""Layers of a job, and whether its log shows steps."""
+
+
+@pytest.mark.parametrize(
+    ("layers", "runs"), cases_of_run(DEPTHS, [case for case in DEPTHS if (case[0] // 8) % 2 == case[1]])
+)
 def test_what_is_proposed_fits_or_is_no_tighter_than_the_job_that_runs(tmp_path, layers, runs):
     """A log of steps proves that the job runs: then its own chance of OOM is one that may be kept."""
     script, log = tmp_path / "run.sh", tmp_path / "run.log"

@@ -28,7 +28,7 @@ QUESTIONS = {
         rate="20/s",
     ),
     "sized": ServeFlags(
-        model="8b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="200", ttft="500ms"
+        model="8b", gpu="h100-sxm", gpus="4", input_tokens="1000", output_tokens="200", ttft="500ms", weights="fp8"
     ),
     "pools": ServeFlags(
         model="8b", gpu="h200", input_tokens="4000", output_tokens="200", ttft="1s", tpot="20ms", rate="20/s",
