@@ -183,6 +183,7 @@ def test_a_process_that_does_not_stop_is_ended():
     """As one in a long call of the solver: its place is taken by a new one."""
     with closing(Workers(1, interrupted_s=FEW_S)) as pool:
         first = pool.call("me", os.getpid)
+        assert pool.call("me", _count_up, 1) == 1  # this file is imported there: that is never interrupted
         with pytest.raises(ChangedError):
             pool.call_while(_changed, "me", _never_stop)
         assert pool.call("me", os.getpid) != first

@@ -196,7 +196,7 @@ def test_the_time_of_a_run_adds_up_to_its_steps_and_what_is_lost() -> None:
         one for one in campaign_sections(plan.campaign, steps_s) if one.title.startswith("Time of the run")
     )
     told = {name: cells[-1].split() for name, *cells in table.rows}  # type: ignore[union-attr]  # a table
-    in_days = {"s": 1 / 86_400, "h": 1 / 24, "hours": 1 / 24, "days": 1.0}
+    in_days = {"s": 1 / 86_400, "min": 1 / 1440, "h": 1 / 24, "hours": 1 / 24, "days": 1.0}
     days = {name: float(number) * in_days[unit] for name, (number, unit) in told.items()}
     assert days["useful"] == pytest.approx(steps_s / 86_400, rel=0.01)
     assert days["total"] == pytest.approx(mean_days(plan.campaign, steps_s), rel=0.01)

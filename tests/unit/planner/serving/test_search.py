@@ -323,7 +323,7 @@ def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_sa
     assert plan.optimality.simulated == 1
     assert plan.alternatives
     for other in plan.alternatives:
-        assert re.fullmatch(r"serves at least \d+\.\d% fewer requests within the limits", other.why)
+        assert re.fullmatch(r"serves at least \d+\.\d % fewer requests within the limits", other.why)
 
 
 @pytest.mark.parametrize("rate", [4.0, 8.0])
