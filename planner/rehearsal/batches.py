@@ -138,8 +138,12 @@ class Batches:
         for number, request in list(self._here.items()):
             ended = number in finished
             tokens = request.output_tokens if ended else out.get(number, 0)
+            handed_over = request.cached_tokens >= request.input_tokens
+            if handed_over and self._computed.get(number):
+                tokens = max(tokens, 1)  # it came with the cache
             if tokens > request.tokens:
-                request.tokens, request.first_s = tokens, replica.first_token_s[number]
+                seen_s = replica.admitted_s if handed_over else replica.first_token_s
+                request.tokens, request.first_s = tokens, seen_s[number]
                 request.ended = ended
                 request.progress.set()
             if ended:

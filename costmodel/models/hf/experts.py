@@ -163,9 +163,10 @@ def _minimax_m3(r: ConfigReader) -> dict[str, Any]:
     layers = r.size("num_hidden_layers")
     sparse = r.within(r.table("sparse_attention_config") or {})
     chosen = sparse.config.get("sparse_attention_freq")
-    dense = sum(each == 0 for each in chosen) if isinstance(chosen, list) else 0
-    leading = [0] * dense + [1] * (layers - dense)
-    if chosen != leading or r.config.get("moe_layer_freq", leading) != leading:
+    listed = isinstance(chosen, list) and len(chosen) == layers
+    dense = chosen.count(0) if isinstance(chosen, list) and listed else 0
+    leading = chosen if not listed else [0] * dense + [1] * (layers - dense)
+    if not listed or chosen != leading or r.config.get("moe_layer_freq", leading) != leading:
         r.problems.append(
             "sparse_attention_freq and moe_layer_freq other than dense layers first are not supported"
         )

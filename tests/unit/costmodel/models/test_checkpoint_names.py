@@ -86,7 +86,7 @@ SHAPES = {
 """What people and the hub call a model, its shape, and what its weights are stored in."""
 REFUSED = {
     "Llama-3.2-8B": "llama-3.2-3b", "Qwen3-34B": "qwen3-4b", "Qwen-34B": "qwen3-4b", "GPT-7.5B": "gpt-3-175b",
-    "GPT3-5B": "gpt-3-175b", "Qwen3-VL-30B-A3B-Instruct": "qwen3-30b-a3b", "DeepSeek-V5": "deepseek-v3",
+    "GPT3-5B": "gpt-3-175b", "Qwen3-VL-32B-Instruct": "qwen3-32b", "DeepSeek-V5": "deepseek-v3",
     "DeepSeek-0324": "deepseek-v3", "Mistral-Small-Instruct-2603": "mistral-small-24b",
     "mistralai/Mistral-Large-3-675B-Instruct-2512": "mistral-large-123b", "Mixtral-8x7B-v0.2": "mixtral-8x7b",
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
