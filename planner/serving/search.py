@@ -361,9 +361,10 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
         cause += f"; at {three_digits(job.request_rate_per_s)}/s {what_breaks}" if what_breaks else ""
     else:
         capacity, measured = _ceiling_per_s(request, board)
-        cause = (
-            f"their capacity within the limits is {'' if measured else 'at most '}{capacity:.3g} requests/s"
-        )
+        most = f"{'' if measured else 'at most '}{capacity:.3g} requests/s"
+        cause = f"their capacity within the limits is {most}"
+        if capacity and not job.request_rate_per_s and not job.concurrency:  # else it would be the answer
+            cause = f"each worker alone carries its part of {most}; together they keep the limits at no load"
     size = f"{request.num_gpus}" if request.num_gpus else f"up to {board.most_gpus}"
     asked = (
         f"{three_digits(job.request_rate_per_s)} requests/s"
