@@ -8,6 +8,7 @@ can load them.
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import threading
@@ -263,9 +264,10 @@ def unloadable(folder: Path, error: BaseException) -> Exception:
     """What it means that files which have their checksums cannot be loaded.
 
     A disk that fails may not fail again: that is a crash, after which ranks start anew. All else is a wrong
-    input, which no start mends.
+    input, which no start mends: so is a place that no file can have, though the disk is what says it.
     """
-    if isinstance(_cause(error), OSError):
+    cause = _cause(error)
+    if isinstance(cause, OSError) and cause.errno not in (errno.EINVAL, errno.EOVERFLOW):
         return RuntimeError(f"{folder} cannot be loaded: {_reason(error)}")
     return InputError(
         what=f"{folder} holds no tensors that can be loaded",

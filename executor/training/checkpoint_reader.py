@@ -9,6 +9,7 @@ that are no tensors, which torch would unpickle, are refused.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -82,7 +83,7 @@ class _Inert(pickle.Unpickler):
 
 def open_checkpoint(folder: Path, manifest: Manifest) -> Reader:
     """Open a checkpoint for torch to load; what its manifest does not list is not opened."""
-    files = frozenset(stored.name for stored in manifest.files)
+    files = {stored.name: stored.size_bytes for stored in manifest.files}
     try:
         with open_regular(folder / METADATA) as stream:
             metadata = _metadata(_Inert(stream).load(), files)
@@ -108,7 +109,7 @@ class Reader(FileSystemReader):  # type: ignore[misc, unused-ignore]
         return self.metadata
 
 
-def _metadata(value: Any, files: frozenset[str]) -> Metadata:
+def _metadata(value: Any, files: Mapping[str, int]) -> Metadata:
     """Copy the metadata of tensors."""
     state = value.state
     return Metadata(
@@ -143,11 +144,14 @@ def _index(state: Any) -> MetadataIndex:
     )
 
 
-def _place(state: Any, files: frozenset[str]) -> Any:
-    """Copy where a part lies: in a file of the manifest, as it is."""
-    if state["relative_path"] not in files or state.get("transform_descriptors"):
-        raise ValueError(f"a tensor lies in {state['relative_path']!r}, which the manifest does not list")
-    return stored_place(state["relative_path"], _whole(state["offset"]), _whole(state["length"]))
+def _place(state: Any, files: Mapping[str, int]) -> Any:
+    """Copy where a part lies: within a file of the manifest, as it is."""
+    name, offset, length = state["relative_path"], _whole(state["offset"]), _whole(state["length"])
+    if name not in files or state.get("transform_descriptors"):
+        raise ValueError(f"a tensor lies in {name!r}, which the manifest does not list")
+    if offset + length > files[name]:
+        raise ValueError(f"a tensor ends at byte {offset + length:,} of {name!r}, which has {files[name]:,}")
+    return stored_place(name, offset, length)
 
 
 def _size(record: Any) -> torch.Size:

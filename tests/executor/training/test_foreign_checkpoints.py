@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import pickle
@@ -23,6 +24,7 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop, manifest
+from executor.training.checkpoint import unloadable
 from executor.training.checkpoint_reader import _Inert, open_checkpoint
 from executor.training.manifest import folder_of_step
 from executor.training.publish import find_checkpoint, load_whole
@@ -174,6 +176,20 @@ def test_a_checkpoint_reaches_no_file_beside_it(place: str, finished: Path, tmp_
         open_checkpoint(checkpoint, found)
 
 
+@pytest.mark.parametrize(("offset", "length"), [(2**62, 8), (0, 2**40), (1, 2**63)])
+def test_a_tensor_lies_within_its_file(offset: int, length: int, finished: Path, tmp_path: Path) -> None:
+    """A place that no file has is a wrong input, not a disk that fails."""
+    checkpoint = checkpoint_of(copy_of(finished, tmp_path / "run"))
+    metadata = unpickled(checkpoint)
+    for stored in metadata.storage_data.values():
+        stored.offset, stored.length = offset, length
+    (checkpoint / ".metadata").write_bytes(pickle.dumps(metadata))
+    found = manifest.read_manifest(checkpoint)
+    assert found is not None
+    with pytest.raises(InputError, match=f"ends at byte {offset + length:,} of"):
+        open_checkpoint(checkpoint, found)
+
+
 @pytest.mark.parametrize("name", ["../plan.json", "/dev/zero", "__0_0.distcp/x"])
 def test_a_manifest_that_names_other_files_is_damaged(name: str, finished: Path, tmp_path: Path) -> None:
     """They are not even opened: one of them never ends."""
@@ -275,3 +291,11 @@ def test_a_manifest_that_counts_below_zero_is_none(finished: Path, tmp_path: Pat
     folder = copy_of(finished, tmp_path / "run")
     publish(checkpoint_of(folder), **{field: -5})
     assert manifest.read_manifest(checkpoint_of(folder)) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EINVAL, InputError), (errno.EOVERFLOW, InputError), (errno.EIO, RuntimeError)]
+)
+def test_a_place_that_no_file_has_is_no_failing_disk(number: int, kind: type[Exception]) -> None:
+    """Ranks start anew after a disk that fails; a byte that is wrong stays wrong."""
+    assert type(unloadable(Path("run"), OSError(number, "said"))) is kind
