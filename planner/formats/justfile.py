@@ -30,13 +30,17 @@ def script_of_justfile(text: str) -> str:
     'tp="8"\nbs=${bs:-"4"}\ntorchrun a.py --tp ${tp} --bs ${bs}\n'
     """
     lines: list[str] = []
+    whole = False  # whether a recipe is a script, whose lines have no marks of just
     for line in text.split("\n"):
         assigned, head = _ASSIGNED.match(line), _HEAD.match(line)
         if line[:1].isspace():
-            lines.append(line.lstrip().lstrip("@-"))
+            command, continues = line.lstrip(), bool(lines) and lines[-1].endswith("\\")
+            whole = whole or command.startswith("#!")
+            lines.append(command if whole or continues else command.lstrip("@-"))
         elif assigned is not None:
             lines.append(_set(assigned[1], assigned[2]))
         elif head is not None:
+            whole = False
             given = _PARAMETER.findall(head[1])
             lines.append(
                 "; ".join(f'{_plain(name)}=${{{_plain(name)}:-"{value}"}}' for name, _, value in given)

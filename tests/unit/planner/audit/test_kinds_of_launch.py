@@ -10,6 +10,7 @@ from costmodel.layout import ParallelLayout
 from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.audit.words import FAMILIES
+from planner.formats.justfile import script_of_justfile
 from planner.formats.logs import measured_of
 from planner.questions.flags import Flags
 
@@ -63,6 +64,14 @@ def test_a_command_is_read_where_it_is_kept(name: str) -> None:
     counts = ("cluster.num_gpus", "layout.microbatch_size", "job.global_batch_size", "job.sequence_length")
     assert [facts.count(field) for field in counts] == [4, 2, 32, 4096]
     assert facts.value("said.model") == "Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize("first", ["@torchrun", "#!/bin/sh\n    torchrun"])
+def test_a_continued_line_of_a_recipe_keeps_its_flag(first: str) -> None:
+    """Marks of just stand before a command alone: a line that goes on begins with dashes of its own."""
+    text = f"train:\n    {first} --nproc-per-node 2 train.py \\\n      --max_length 4096 \\\n      {SFT}\n"
+    assert "\n--max_length 4096 \\\n--model" in script_of_justfile(text)
+    assert script_of_justfile("train:\n    -@rm a\n    @-rm b\n") == "\nrm a\nrm b\n"
 
 
 def test_a_configuration_in_python_is_no_command() -> None:
