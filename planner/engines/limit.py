@@ -280,12 +280,12 @@ def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> PlanLaw:
 
 def offload_limit(title: str, words: Sequence[str] = ()) -> PlanLaw:
     """The limit of an engine that keeps everything on the GPU, or is told to offload this alone."""
-    takes = f"it offloads {', '.join(words)}" if words else "it keeps all state on the GPU"
+    takes = f"offload {', '.join(words)} alone" if words else "keep all state on the GPU"
     fix = f"use --offload {words[0]}" if words else "leave --offload out"
 
     def says(s: Problem, _: ParallelLayout) -> tuple[str, str]:
         written = "" if s.job.offload is None else s.job.offload.words
-        return f"offload {written}: {title} cannot be told it, {takes}", fix
+        return f"offload {written}: plans written for {title} {takes}", fix
 
     return limit(
         name="offload",

@@ -189,7 +189,8 @@ def _distance(audit: Audit) -> Iterator[str]:
     if audit.is_best:
         yield f"a step takes {format_seconds(predicted.step_time_s)} predicted: {audit.distance_note}"
         return
-    whole = next((change for change in audit.changes if change.whole), None)
+    is_slower = audit.slower_by > 0  # else the way to the best gains nothing
+    whole = next((change for change in audit.changes if change.whole and is_slower), None)
     words = "" if whole is None else change_words(whole)
     way = f": {words}" if 0 < len(words) <= LONGEST_CHANGE else ""
     note = f" ({audit.distance_note})" if audit.distance_note else ""

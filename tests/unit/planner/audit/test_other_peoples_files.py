@@ -626,6 +626,10 @@ def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     assert not found.tied
     assert found.distance_note == "faster than any layout that surely fits, and tight itself"
     assert all(change.seconds_gained <= 0 for change in found.changes if change.whole)
+    whole = next(change for change in found.changes if change.set)
+    slower = replace(found, changes=(replace(whole, whole=True),))
+    step = next(line for line in summary_of(slower) if line.startswith("a step takes"))
+    assert step.endswith("surely fits, and tight itself)")
 
 
 def test_words_of_a_change_stand_where_they_are_read():
