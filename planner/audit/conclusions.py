@@ -85,6 +85,9 @@ def _recompute(facts: JobFacts, family: Family) -> None:
     off = facts.truth("said.recompute_off")
     if off is not None:
         facts.take("layout.recompute", "none" if off else "full", "said.recompute_off")
+    of_model = facts.value("said.checkpoints_of_model")
+    if of_model is not None and truth_of(of_model) is not False:
+        facts.take("layout.recompute", "full", "said.checkpoints_of_model")
     _arguments_of_trl(facts)
     if family.name == "verl":
         _of_verl(facts)

@@ -15,6 +15,8 @@ from app.reports.answer import render
 from app.reports.audit.report import audit_answer, audit_document
 from app.reports.audit.summary import MOST_SENTENCES
 from planner.audit.audit import Audit, audited, calibration_of
+from planner.audit.contract_reading import profile_reading_of
+from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_words
 from planner.questions.flags import Flags
@@ -492,6 +494,16 @@ def test_changes_of_ms_swift_are_in_its_own_spelling_and_words() -> None:
     assert not [word for word in words if "cp_comm_type" in word or "fsdp" in word]
 
 
+def test_ms_swift_sends_tokens_to_their_experts_alone() -> None:
+    """``moe_token_dispatcher_type`` is alltoall in its swift/megatron/argument/megatron_args.py."""
+    reading = read_texts({"s.sh": SWIFT.format(nodes=2, tp=2, length=8192)})
+    job = audited_job(reading, Flags(gpu="h100-sxm"))
+    assert job.request is not None
+    parsed = profile_reading_of(reading, job.request)
+    assert parsed is not None
+    assert {**parsed.assumed, **parsed.stated}["stack.gathers_tokens"] is False
+
+
 def test_a_word_that_a_launcher_lacks_and_its_engine_takes_without_it_is_left_out() -> None:
     """Context parallelism of ms-swift goes over point-to-point sends, which is Megatron-LM's default."""
     reading = read_texts({"s.sh": SWIFT.format(nodes=2, tp=2, length=32768)})
@@ -621,6 +633,19 @@ def test_a_program_over_the_trainer_is_read(name: str) -> None:
     assert request is not None, found.job.missing
     assert request.model.name == "llama-3.1-8b"
     assert (request.job.adapter and request.job.adapter.words) == adapter
+
+
+@pytest.mark.parametrize(
+    ("value", "how"), [('"unsloth"', "stated"), ("True", "stated"), ("False", "default")]
+)
+def test_checkpoints_of_unsloths_model_are_stated(value: str, how: str) -> None:
+    """What ``get_peft_model`` says is no default of the class of arguments."""
+    text = (
+        "from unsloth import FastLanguageModel\n"
+        f"model = FastLanguageModel.get_peft_model(model, r=16, use_gradient_checkpointing={value})\n"
+        "args = SFTConfig(per_device_train_batch_size=2, max_seq_length=2048)\n"
+    )
+    assert read_texts({"train.py": text}).facts.by_field["layout.recompute"].how == how
 
 
 @pytest.mark.usefixtures("searched_in_nightly")
