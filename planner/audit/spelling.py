@@ -55,6 +55,9 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if reading.family.name in _HF and any(f"layout.{name}" not in _worded(reading) for name in experts):
         return ()  # Megatron's word is one of its plugin alone
     words = [word for name, value in fields for word in _words(reading, name, value)]
+    if any(word.startswith(_SIZES) for word in words) and not _has_launchers_file(reading):
+        return ()  # neither a program nor the class of its arguments has the words of the launcher
+    words = [f"{_OF_LAUNCHERS[1]}{word}" if word.startswith(_SIZES) else word for word in words]
     words += [f"{word_for(reading, 'said.accumulation')} {steps}"] if steps is not None else []
     names = {word.lstrip("-").partition(" ")[0] for word in words}
     if reading.family.recipes and not names <= {fact.word for fact in reading.facts.by_field.values()}:
@@ -62,6 +65,12 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     if not all(_NAME.fullmatch(word.lstrip("-").partition(" ")[0]) for word in words):
         return ()
     return tuple(_styled(reading, word) for word in words)
+
+
+def _has_launchers_file(reading: Reading) -> bool:
+    """Whether the file is there that `accelerate launch` is told to read."""
+    fact = reading.facts.by_field.get("said.distributed_type")
+    return fact is not None and reading.kinds.get(fact.file) == "yaml"
 
 
 def _by_launcher(reading: Reading) -> bool:
@@ -206,9 +215,15 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
         word, strategy = words_of_stage(reading, value) or ("", "")
         yield f"{word} {shell(strategy) if _kind_of_word(reading, word) in _COMMANDS else strategy}"
     elif name == "zero_stage":
-        yield f"{word_for(reading, 'said.zero_stage')} {value}"
+        yield f"{_key_in_json(reading) or word_for(reading, 'said.zero_stage')} {value}"
     elif name not in ("dp", "sequence_parallel") and (word := word_for(reading, f"layout.{name}")):
         yield f"{word} {value}"
+
+
+def _key_in_json(reading: Reading) -> str:
+    """The key of a text of JSON in a script that states a stage; empty where none does."""
+    fact = reading.facts.by_field.get("said.zero_stage")
+    return fact.source.partition(" ")[0] if fact is not None and "(in the JSON of" in fact.source else ""
 
 
 def _has_stages(reading: Reading) -> bool:
@@ -279,7 +294,13 @@ def word_for(reading: Reading, stated: str) -> str:
 
 
 def _kind_of_file(reading: Reading) -> str:
-    """What the first file is, as its words are written: those of a manifest are flags of a command."""
+    """What the first file is, as its words are written: those of a manifest are flags of a command.
+
+    A script that only starts a program states nothing of its arguments: they are the program's.
+    """
+    batch = reading.facts.by_field.get("layout.microbatch_size")
+    if not reading.family.engine and batch is not None and reading.kinds.get(batch.file) == "python":
+        return "python"
     return "shell" if reading.commanded else next(iter(reading.kinds.values()), "shell")
 
 
@@ -290,14 +311,19 @@ _COMMANDS = ("shell", "page", "log")
 def _kind_of_word(reading: Reading, name: str) -> str:
     """The kind of the file that a word is changed in: no command overrides a launcher's file."""
     kind = _kind_of_file(reading)
+    if name == _key_in_json(reading):
+        return "json"
     files = [fact.file for fact in reading.facts.by_field.values() if fact.word == name]
     kinds = {reading.kinds.get(file, "") for file in files}
     of_launcher = kind in _COMMANDS and not reading.commanded and name.startswith(_OF_LAUNCHERS)
-    return "json" if "json" in kinds else "yaml" if of_launcher and "yaml" in kinds else kind
+    has_file = "yaml" in kinds or (not kinds and _has_launchers_file(reading))
+    return "json" if "json" in kinds else "yaml" if of_launcher and has_file else kind
 
 
 _OF_LAUNCHERS = ("fsdp_config.", "parallelism_config.", "deepspeed_config.")
 """Tables of the file that `accelerate launch` is told to read."""
+_SIZES = "parallelism_config_"
+"""What names of its degrees begin with."""
 
 
 def _styled(reading: Reading, word: str) -> str:

@@ -626,10 +626,44 @@ def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     assert not found.tied
     assert found.distance_note == "faster than any layout that surely fits, and tight itself"
     assert all(change.seconds_gained <= 0 for change in found.changes if change.whole)
-    whole = next(change for change in found.changes if change.set)
-    slower = replace(found, changes=(replace(whole, whole=True),))
+    slower = replace(found, changes=(replace(found.changes[0], whole=True, set=("--tp_size 2",)),))
     step = next(line for line in summary_of(slower) if line.startswith("a step takes"))
     assert step.endswith("surely fits, and tight itself)")
+
+
+TRAINED = "per_device_train_batch_size=1, gradient_accumulation_steps=8, bf16=True"
+STARTER = (
+    "accelerate launch --config_file a.yaml train.py --model_name_or_path Qwen/Qwen3-8B --bf16 "
+    "--per_device_train_batch_size 1 --max_length 4096 --gradient_accumulation_steps 8"
+)
+
+
+def test_words_of_the_launcher_stand_in_its_file_alone():
+    """`TrainingArguments` has no field parallelism_config_tp_size, and HfArgumentParser no such flag."""
+    fields = (("tp", 2), ("dp", 8))
+    starter = "distributed_type: FSDP\nnum_processes: 16\nfsdp_config:\n  fsdp_version: 2\n"
+    known = spelled_change(read_texts({"r.sh": STARTER, "a.yaml": starter}), fields)
+    assert known[0] == "parallelism_config.parallelism_config_tp_size: 2"
+    text = f"from transformers import Trainer, TrainingArguments\nargs = TrainingArguments({TRAINED})\n"
+    for texts in ({"train.py": text}, {"r.sh": STARTER.replace("--config_file a.yaml ", "")}):
+        assert spelled_change(read_texts(texts), fields) == ()
+
+
+def test_arguments_of_a_program_are_no_flags_of_the_script_that_starts_it():
+    """What Python states is changed in Python, by the name of the argument."""
+    text = f"from transformers import Trainer, TrainingArguments\nargs = TrainingArguments({TRAINED})\n"
+    reading = read_texts({"run.sh": "torchrun --nproc-per-node 8 train.py\n", "train.py": text})
+    words = spelled_change(reading, (("microbatch_size", 2), ("recompute", "full")))
+    assert "per_device_train_batch_size=2" in words
+    assert not [word for word in words if word.startswith("-")]
+
+
+def test_a_stage_of_a_text_of_json_is_changed_in_its_key():
+    """A here-document holds DeepSpeed's configuration: no flag of the program overrides it."""
+    document = 'cat > z.json <<EOF\n{"zero_optimization": {"stage": 2}}\nEOF\n'
+    command = f"deepspeed --num_gpus 8 {STARTER.partition('a.yaml ')[2]} --deepspeed z.json\n"
+    reading = read_texts({"r.sh": document + command})
+    assert spelled_change(reading, (("zero_stage", 3),)) == ("zero_optimization.stage: 3",)
 
 
 def test_words_of_a_change_stand_where_they_are_read():
