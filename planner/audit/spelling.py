@@ -326,6 +326,12 @@ _SIZES = "parallelism_config_"
 """What names of its degrees begin with."""
 
 
+def _recipe_of(reading: Reading) -> str:
+    """The variable that holds a recipe: that of a function of NeMo, which alone counts GPUs of a node so."""
+    held = (each.name.split(".") for each in reading.settings if each.path[1:] == ("num_gpus_per_node",))
+    return next((parts[0] for parts in held), "cfg")
+
+
 def _styled(reading: Reading, word: str) -> str:
     """A word as the first file would have it: a flag, a line of TOML, YAML or Python."""
     gone = word.startswith("-")
@@ -350,7 +356,7 @@ def _styled(reading: Reading, word: str) -> str:
             if value and not re.fullmatch(r"-?[\d.]+|True|False|\[.*\]", value)
             else value or "True"
         )
-        text = f"cfg.{name if '.' in name else f'model.{snake_case(name)}'} = {written}"
+        text = f"{_recipe_of(reading)}.{name if '.' in name else f'model.{snake_case(name)}'} = {written}"
         if not (
             reading.family.engine or reading.family.recipes
         ):  # an argument of a class, a name of a module

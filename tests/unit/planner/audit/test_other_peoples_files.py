@@ -658,6 +658,17 @@ def test_arguments_of_a_program_are_no_flags_of_the_script_that_starts_it():
     assert not [word for word in words if word.startswith("-")]
 
 
+@pytest.mark.parametrize("variable", ["recipe", "r"])
+def test_a_recipe_is_changed_by_its_own_variable(variable: str):
+    """What a function of NeMo returns has the name that the file gives it."""
+    strategy = f"{variable}.trainer.strategy.tensor_model_parallel_size"
+    text = (
+        f'from nemo.collections import llm\n{variable} = llm.llama3_70b.pretrain_recipe(name="x", num_nodes=8, '
+        f"num_gpus_per_node=8)\n{strategy} = 4\n{variable}.data.global_batch_size = 256\n"
+    )
+    assert spelled_change(read_texts({"nemo.py": text}), (("tp", 8),)) == (f"{strategy} = 8",)
+
+
 def test_a_stage_of_a_text_of_json_is_changed_in_its_key():
     """A here-document holds DeepSpeed's configuration: no flag of the program overrides it."""
     document = 'cat > z.json <<EOF\n{"zero_optimization": {"stage": 2}}\nEOF\n'
