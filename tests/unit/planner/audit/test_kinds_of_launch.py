@@ -263,3 +263,48 @@ def test_reading_of_every_family_names_its_resharding() -> None:
     assert {"torchtune", "Axolotl"} <= named.keys()
     assert all(family.words.get(family.reshards) == "said.reshard" for family in named.values())
     assert isinstance(read_texts({"run.sh": STARTED["hosts.sh"]}), Reading)
+
+
+PRINTS = """\
+sizes() {{
+{body}
+}}
+torchrun --nproc_per_node 8 pretrain_gpt.py $(sizes) --seq-length 4096 --micro-batch-size 1 --global-batch-size 64
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "layers"),
+    [
+        ('  local -a a=(--num-layers 32\n --hidden-size 4096)\n  echo "${a[@]}"', 32),
+        ("  printf '%s ' --num-layers 32 --hidden-size 4096", 32),
+        ("  cat <<EOF\n--num-layers 32\n--hidden-size 4096\nEOF", 32),
+        ('  echo "sizes of $1" >&2\n  echo --num-layers 32', 32),
+        ("  python print_sizes.py", None),
+        ("  if grep -q h100 /etc/gpu; then echo --num-layers 80; else echo --num-layers 32; fi", None),
+        ("  for n in 32 48; do echo --num-layers $n; done", None),
+        ("  echo --num-layers 32 | sed s/32/48/", None),
+    ],
+)  # fmt: skip
+def test_a_function_gives_the_arguments_that_it_prints(body, layers):
+    """What its output is only a run knows where it is a program's, a branch's or a pipe's."""
+    reading = read_texts({"run.sh": PRINTS.format(body=body)})
+    assert reading.facts.count("model.num_layers") == layers
+    assert any("words that only a run knows" in doubt for doubt in reading.doubts) is (layers is None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus"),
+    [
+        ("(node{01..04})", 32),
+        ("(a b c)", 24),
+        ("($(scontrol show hostnames $SLURM_JOB_NODELIST))", None),
+    ],
+)
+def test_nodes_are_as_many_as_an_array_has(hosts, gpus):
+    text = f"HOSTS={hosts}\n" + PRINTS.format(body=" echo --num-layers 32").replace(
+        "torchrun", "torchrun --nnodes=${#HOSTS[@]}"
+    )
+    reading = read_texts({"run.sh": text})
+    assert reading.facts.count("cluster.num_gpus") == gpus
+    assert ("said.nodes" in reading.facts.unknown) is (gpus is None)
