@@ -13,7 +13,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any
@@ -49,6 +49,8 @@ class _Functions(dict[str, ast.FunctionDef]):
     """The functions of a file, and how many more statements may be read: a call reads its function again."""
 
     left = MOST_STATEMENTS
+    calls: Mapping[str, ast.Call] = {}
+    """What a name of the file holds that is given a call once."""
 
 
 def recipes_of(text: str, where: str) -> list[Recipe]:
@@ -69,10 +71,25 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     recipes = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
+    functions.calls = _calls_by_name(module)
     lengths = _tokenized(module)
     top = tuple(_last(setting for node in module.body for setting in _statement(node, functions, 0)))
     every = (recipe for recipe in (*recipes, Recipe("", top, 1)) if recipe.settings)
     return [replace(recipe, settings=(*recipe.settings, *lengths)) for recipe in every]
+
+
+def _calls_by_name(module: ast.Module) -> dict[str, ast.Call]:
+    """Calls of classes that a module keeps under a name: ``scaling = ScalingConfig(num_workers=24)``."""
+    stored = Counter(node.id for node in ast.walk(module) if isinstance(node, ast.Name) and _stored(node))
+    return {
+        item.targets[0].id: item.value
+        for item in module.body
+        if isinstance(item, ast.Assign)
+        and isinstance(item.targets[0], ast.Name)
+        and isinstance(item.value, ast.Call)
+        and stored[item.targets[0].id] == 1
+        and _CLASS.fullmatch((_dotted(item.value.func) or "").rpartition(".")[2])
+    }
 
 
 def _tokenized(module: ast.Module) -> tuple[Setting, ...]:
@@ -316,7 +333,10 @@ def _add_argument(argument: ast.Constant, name: str, prefix: str, settings: list
 
 
 def _value(node: ast.expr, inside: str, functions: _Functions, depth: int) -> list[Setting]:
-    """What a name is given: a literal, a table, a call, a list of calls."""
+    """What a name is given: a literal, a table, a call or the name of it, a list of calls."""
+    if isinstance(node, ast.Name) and node.id in functions.calls and functions.left > 0:
+        functions.left -= 1
+        return _call(functions.calls[node.id], inside, functions, depth + 1)
     if isinstance(node, ast.Call):
         named = _named_only(node, functions)
         return (

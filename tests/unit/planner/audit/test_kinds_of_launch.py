@@ -308,3 +308,21 @@ def test_nodes_are_as_many_as_an_array_has(hosts, gpus):
     reading = read_texts({"run.sh": text})
     assert reading.facts.count("cluster.num_gpus") == gpus
     assert ("said.nodes" in reading.facts.unknown) is (gpus is None)
+
+
+WORDS_OF_PYTHON = """\
+import subprocess
+N_GPU = 4
+subprocess.run(["accelerate", "launch", "--num_processes", str(N_GPU), "sft.py", "--model_name_or_path", "org/x", "--bf16"])
+"""
+SCALED = """\
+def train_func(config):
+    args = TrainingArguments(output_dir="o", per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)
+scaling = ScalingConfig(num_workers=24, use_gpu=True)
+TorchTrainer(train_func, scaling_config=scaling).fit()
+"""
+
+
+@pytest.mark.parametrize(("text", "gpus"), [(WORDS_OF_PYTHON, 4), (SCALED, 24)])
+def test_python_counts_its_gpus_under_a_name(text, gpus):
+    assert read_texts({"run.py": text}).facts.count("cluster.num_gpus") == gpus
