@@ -29,6 +29,8 @@ _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 """A name of a class, as Python's style has them."""
+_SWITCHED_ON = ("gradient_checkpointing_enable",)
+"""Methods of a model that switch something on (transformers/modeling_utils.py)."""
 _TORCH = re.compile(r"torch\.(bfloat16|float16|half|float32|float)")
 """A format of torch."""
 CLASS = "__class__"
@@ -219,6 +221,9 @@ def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Settin
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         return _assigned(node.target, node.value, functions, depth)
     if isinstance(node, ast.Return | ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        if isinstance(called, ast.Attribute) and called.attr in _SWITCHED_ON:
+            return [Setting(name=called.attr, value=True, line=node.lineno)]
         return _call(node.value, "", functions, depth)
     if isinstance(node, ast.With) or (isinstance(node, ast.If) and _is_main(node)):
         return _block(node.body, functions, depth)
@@ -299,10 +304,22 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
         elif name is not None and isinstance(argument, ast.Constant):
             _add_argument(argument, name, prefix, settings)
         settings.extend(_of_class(argument, prefix))
+    settings.extend(_model_of_trainer(call, name or ""))
     for keyword in call.keywords:
         if keyword.arg is not None:
             settings.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
     return settings[:MOST_SETTINGS]
+
+
+def _model_of_trainer(call: ast.Call, name: str) -> list[Setting]:
+    """The model that a trainer is given by its name, as its first argument or under ``model``."""
+    if not name.endswith("Trainer"):
+        return []
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == "model"), None)
+    model = named or next(iter(call.args), None)
+    if isinstance(model, ast.Constant) and isinstance(model.value, str):
+        return [Setting(name="trainer.model", value=model.value, line=model.lineno)]
+    return []
 
 
 def _of_class(node: ast.expr, prefix: str) -> list[Setting]:

@@ -326,3 +326,27 @@ TorchTrainer(train_func, scaling_config=scaling).fit()
 @pytest.mark.parametrize(("text", "gpus"), [(WORDS_OF_PYTHON, 4), (SCALED, 24)])
 def test_python_counts_its_gpus_under_a_name(text, gpus):
     assert read_texts({"run.py": text}).facts.count("cluster.num_gpus") == gpus
+
+
+ARGUMENTS = 'args=SFTConfig(output_dir="o", max_length=2048, per_device_train_batch_size=8)'
+NATIVE = """\
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+ds_config = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
+model.gradient_checkpointing_enable()
+engine, *_ = deepspeed.initialize(model=model, config=ds_config)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f't = SFTTrainer(model="meta-llama/Llama-3.1-8B", {ARGUMENTS})',
+        f'trainer = SFTTrainer("meta-llama/Llama-3.1-8B", {ARGUMENTS})',
+        NATIVE,
+    ],
+)
+def test_python_names_its_model_where_it_makes_it(text):
+    """By whatever name the trainer is kept; recomputation that a method switches on is read, too."""
+    found = audited_job(read_texts({"run.py": text}), Flags(gpus="8", sequence_length="2048"))
+    assert found.request.model.name == "llama-3.1-8b"
+    assert found.layout.recompute == "full"
