@@ -350,3 +350,21 @@ def test_python_names_its_model_where_it_makes_it(text):
     found = audited_job(read_texts({"run.py": text}), Flags(gpus="8", sequence_length="2048"))
     assert found.request.model.name == "llama-3.1-8b"
     assert found.layout.recompute == "full"
+
+
+TRAINER_LOG = """\
+{'loss': 1.9} 2%|# | 10/4000 [00:43<4:40:00, 4.30s/it]
+{'loss': 1.8} 5%|# | 20/4000 [01:26<4:40:00, 4.30s/it]
+{'loss': 1.7} 7%|# | 30/4000 [02:09<4:40:00, 4.30s/it]
+{'train_runtime': 17200.0, 'train_samples_per_second': 14.88, 'train_steps_per_second': 0.2325, 'epoch': 1.0}
+"""
+"""64 samples a step: 8 GPUs of 8."""
+
+
+@pytest.mark.parametrize(("gpus", "contradicted"), [(4, True), (8, False)])
+def test_a_log_of_other_gpus_than_files_count_is_told(gpus, contradicted):
+    """GPUs that files count hold over what a log's rate means."""
+    launch = f"accelerate launch --num_processes {gpus} train.py {SFT}\n"
+    reading = read_texts({"run.sh": launch, "run.log": TRAINER_LOG})
+    assert reading.facts.count("cluster.num_gpus") == gpus
+    assert any("may be of different jobs" in doubt for doubt in reading.doubts) is contradicted
