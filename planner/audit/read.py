@@ -580,9 +580,15 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
             "name a recipe or a configuration",
         )
     first = next((recipe for recipe in telling if not _DEBUG.search(recipe.name)), telling[0])
-    if len(telling) > 1:
+    read = {(setting.name, setting.value) for setting in first.settings}
+    others = [
+        recipe
+        for recipe in telling
+        if recipe is not first and not {(setting.name, setting.value) for setting in recipe.settings} <= read
+    ]
+    if others:
         doubts.append(
-            f"of {len(telling)} recipes the first is read, {first.name}: name another as {path}::NAME"
+            f"of {len(others) + 1} recipes the first is read, {first.name}: name another as {path}::NAME"
         )
     return first
 

@@ -368,3 +368,20 @@ def test_a_log_of_other_gpus_than_files_count_is_told(gpus, contradicted):
     reading = read_texts({"run.sh": launch, "run.log": TRAINER_LOG})
     assert reading.facts.count("cluster.num_gpus") == gpus
     assert any("may be of different jobs" in doubt for doubt in reading.doubts) is contradicted
+
+
+CALLED_RECIPE = """\
+def {name}():
+    cfg = llama3_8b_pretrain_config(seq_length=4096)
+    cfg.train.global_batch_size = {batch}
+    cfg.model.tensor_model_parallel_size = 2
+"""
+
+
+def test_a_module_that_calls_its_recipe_is_none_of_its_own():
+    alone = read_texts({"run.py": CALLED_RECIPE.format(name="main", batch=256) + "main()\n"})
+    assert not any("recipes the first" in doubt for doubt in alone.doubts)
+    two = "".join(
+        CALLED_RECIPE.format(name=name, batch=batch) for name, batch in (("small", 256), ("large", 512))
+    )
+    assert any("of 2 recipes the first" in doubt for doubt in read_texts({"run.py": two}).doubts)
