@@ -385,3 +385,12 @@ def test_a_module_that_calls_its_recipe_is_none_of_its_own():
         CALLED_RECIPE.format(name=name, batch=batch) for name, batch in (("small", 256), ("large", 512))
     )
     assert any("of 2 recipes the first" in doubt for doubt in read_texts({"run.py": two}).doubts)
+
+
+def test_what_a_recipe_decides_is_told_as_its_own():
+    text = "recipe = llm.llama3_70b.pretrain_recipe(num_nodes=8, num_gpus_per_node=8)\n" + "".join(
+        f"recipe.trainer.strategy.{name}_model_parallel_size = 4\n" for name in ("tensor", "pipeline")
+    )
+    found = audited_job(read_texts({"run.py": text}), Flags(sequence_length="8192", global_batch_size="256"))
+    why = next(each.why for each in found.unsettled if each.field == "layout.sequence_parallel")
+    assert "decided by the recipe" in why
