@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from costmodel.layout import ParallelLayout
+from planner.audit.audit import calibration_of
+from planner.audit.changes import changes_of, running_of
 from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.audit.words import FAMILIES
@@ -388,9 +390,18 @@ def test_a_module_that_calls_its_recipe_is_none_of_its_own():
 
 
 def test_what_a_recipe_decides_is_told_as_its_own():
-    text = "recipe = llm.llama3_70b.pretrain_recipe(num_nodes=8, num_gpus_per_node=8)\n" + "".join(
-        f"recipe.trainer.strategy.{name}_model_parallel_size = 4\n" for name in ("tensor", "pipeline")
+    text = (
+        "recipe = llm.llama3_70b.pretrain_recipe(num_nodes=8, num_gpus_per_node=8)\n"
+        + "".join(
+            f"recipe.trainer.strategy.{name}_model_parallel_size = 4\n" for name in ("tensor", "pipeline")
+        )
+        + "recipe.data.micro_batch_size = 1\nrecipe.trainer.strategy.context_parallel_size = 2\n"
     )
-    found = audited_job(read_texts({"run.py": text}), Flags(sequence_length="8192", global_batch_size="256"))
+    reading, asked = read_texts({"run.py": text}), Flags(sequence_length="8192", global_batch_size="256")
+    found = audited_job(reading, asked)
     why = next(each.why for each in found.unsettled if each.field == "layout.sequence_parallel")
     assert "decided by the recipe" in why
+    running = running_of(reading, found, calibration_of(reading, asked))
+    advised = changes_of(reading, running, None, runs=False)
+    assert advised
+    assert not any("sequence_parallel" in word for change in advised for word in change.set)
