@@ -20,6 +20,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.bands import peak_spread, tie_ratio
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
+from planner.audit.conclusions import layer_period
 from planner.audit.contract_reading import (
     facts_of_job,
     mechanisms_off,
@@ -109,6 +110,9 @@ def running_of(reading: Reading, job: Job, cal: Calibration) -> Running | None:
     )
     problem, stack = judged.of(stack=stack_of(job.request)), judged.stack
     split = split_as_run(job.request, job.layout, parsed)
+    period = layer_period(reading.facts) or 1
+    if period > 1 and job.layout.recompute == "full":
+        split = replace(split, recompute_of_stage=tuple(n // period for n in split.recompute_of_stage))
     priced = estimate(judged.case, job.layout, split)
     return Running(
         request=job.request, problem=problem, layout=job.layout, split=split, stack=stack,
@@ -234,6 +238,9 @@ def _of_layout(
 ) -> Iterator[Change]:
     """Changes of one thing of the layout that are legal and take no more than so many bytes."""
     candidates = [row for row in dict.fromkeys(_neighbours(now.layout, problem, best)) if row != now.layout]
+    if reading.family.recipes and "layout.sequence_parallel" not in reading.facts.by_field:
+        split = now.layout.sequence_parallel  # the recipe decides it, perhaps as a change would have it
+        candidates = [row for row in candidates if row.sequence_parallel is split or row.tp == 1]
     if not candidates:
         return
     table = LayoutTable.from_rows(candidates)

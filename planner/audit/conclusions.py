@@ -117,13 +117,35 @@ def _of_verl(facts: JobFacts) -> None:
         facts.put("layout.recompute", "full", "default", why)
 
 
+_OPTION_UNTOLD = (
+    "selective_ac_option is not stated: per-op is taken, as later releases of torchtitan have it; "
+    "earlier ones recompute every second layer"
+)
+
+
+def layer_period(facts: JobFacts) -> int | None:
+    """Of how many layers torchtitan recomputes one whole (distributed/activation_checkpoint.py).
+
+    None where files name no number of layers.
+    """
+    return whole_or_none(facts.value("said.recompute_option"))
+
+
 def _policy(facts: JobFacts, family: Family) -> None:
     """The policy of recomputation that a word names; of one that is not known here nothing is concluded."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
+    elif word in ("selective", "sel") and layer_period(facts) is not None:
+        period = layer_period(facts)
+        facts.take("layout.recompute", "full", "said.recompute_option")
+        if period and period > 1:
+            source = facts.by_field["said.recompute_option"].source
+            facts.notes.append(f"{source}: 1 of {period} layers is recomputed whole, the others keep all")
     elif word in ("selective", "sel"):
+        if family.name == "torchtitan" and not option and family.engine:
+            facts.notes.append(_OPTION_UNTOLD)
         titan = "said.flavor" in facts.by_field or (family.name == "torchtitan" and not option)
         layers = option == "op" or titan
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")

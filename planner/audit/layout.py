@@ -14,8 +14,10 @@ from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import usual_schedule
 from planner.audit.conclusions import BATCH_BY_CLASS
 from planner.audit.contract_reading import contract_of, file_spellings, has_untold_words, is_whole
+from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.audit.unsettled import Unsettled, leanest_value
+from planner.audit.words import FAMILIES
 from planner.engines.contract import EngineReading
 from planner.formats.settings import truth_of, whole_or_none
 from planner.plan import PlanRequest
@@ -140,12 +142,25 @@ def layout_of_files(reading: Reading, parsed: EngineReading | None, request: Pla
             field=f"layout.{name}",
             taken=getattr(layout, name),
             leanest=leanest_value(f"layout.{name}", layout, _stack_of(request)),
-            why=f"{_WHAT[name]} is not stated, and what {family} has then is not known",
+            why=_unpriced_policy(reading.facts, name) or f"{_WHAT[name]} is {_decided_by(reading)}",
         )
         for name in (*_OF_MEMORY, *(("microbatch_size",) if family in BATCH_BY_CLASS else ()))
         if not values[name].settled and _matters(name, layout, request)
     )
     return StatedLayout(layout=layout, assumed=tuple(assumed), unsettled=unsettled)
+
+
+def _decided_by(reading: Reading) -> str:
+    """What decides a field that files do not state: the recipe that they change, or nothing that is known."""
+    if reading.family.recipes and reading.family.name != FAMILIES[-1].name:
+        return "decided by the recipe, which is not shown"
+    return f"not stated, and what {reading.family.name} has then is not known"
+
+
+def _unpriced_policy(facts: JobFacts, name: str) -> str:
+    """That files name a policy of recomputation which has no price; empty where they name none."""
+    fact = facts.by_field.get("said.recompute") if name == "recompute" else None
+    return "" if fact is None else f"{fact.source} is stated, and what it keeps has no price"
 
 
 _WHAT = {

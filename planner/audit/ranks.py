@@ -180,7 +180,8 @@ def _dp_of_batch(facts: JobFacts, others: int) -> None:
 def _dp_of_world(facts: JobFacts, family: Family, world: int, others: int) -> None:
     """Dp from the number of GPUs, unless the file contradicts itself or says nothing of a split."""
     degrees = any(f"layout.{name}" in facts.by_field for name in ("tp", "pp", "cp", "ep"))
-    parallel = degrees or "layout.zero_stage" in facts.by_field or "layout.microbatch_size" in facts.by_field
+    counted = {"layout.zero_stage", "layout.microbatch_size", "said.device_batch"} & facts.by_field.keys()
+    parallel = degrees or bool(counted)
     if not parallel:
         return
     if untold := degrees_of_recipe(facts, family):
@@ -260,8 +261,35 @@ def _world_of_mesh(facts: JobFacts, family: Family) -> None:
         facts.put("cluster.num_gpus", gpus, "derived", "the product of its mesh", like="said.dp_shard")
 
 
+MOST_SAMPLES = 10**6
+"""Of a device, beyond which a number is no batch."""
+
+
+def _batch_of_devices(facts: JobFacts) -> None:
+    """Batches of MaxText, which counts samples of every device, those of tensor ranks too.
+
+    Its pyconfig.py, calculate_global_batch_sizes. A pipeline has a microbatch for each stage without a word.
+    """
+    gpus, each = facts.count("cluster.num_gpus"), facts.value("said.device_batch")
+    try:
+        samples = float(each)
+    except (TypeError, ValueError):
+        return
+    split = (facts.count("layout.tp") or 1) * (facts.count("layout.cp") or 1)
+    size = samples * split
+    if 1 <= size < MOST_SAMPLES and size == int(size):
+        why = f"{each} samples a device" + (f", {split} devices a sequence" if split > 1 else "")
+        facts.put("layout.microbatch_size", int(size), "derived", why, like="said.device_batch")
+    batch = int(samples * gpus) if gpus and 0 < samples < MOST_SAMPLES else 0
+    steps = facts.count("said.accumulation") or 1
+    if batch:
+        why = f"{gpus} devices of {each} samples" + (f", {steps} accumulated" if steps > 1 else "")
+        facts.put("job.global_batch_size", batch * steps, "derived", why, like="said.device_batch")
+
+
 def global_batch_of(facts: JobFacts, family: Family) -> None:
     """The global batch, from the samples of a replica."""
+    _batch_of_devices(facts)
     dp, minibatch = facts.count("layout.dp"), whole_or_none(facts.value("said.replica_batch"))
     if dp and minibatch:
         facts.put(

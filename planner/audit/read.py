@@ -580,9 +580,15 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
             "name a recipe or a configuration",
         )
     first = next((recipe for recipe in telling if not _DEBUG.search(recipe.name)), telling[0])
-    if len(telling) > 1:
+    read = {(setting.name, setting.value) for setting in first.settings}
+    others = [
+        recipe
+        for recipe in telling
+        if recipe is not first and not {(setting.name, setting.value) for setting in recipe.settings} <= read
+    ]
+    if others:
         doubts.append(
-            f"of {len(telling)} recipes the first is read, {first.name}: name another as {path}::NAME"
+            f"of {len(others) + 1} recipes the first is read, {first.name}: name another as {path}::NAME"
         )
     return first
 
@@ -784,6 +790,8 @@ def _together(readings: list[Reading]) -> Reading:
     return whole
 
 
+COUNTS_OF_MACHINES = ({"said.num_gpus"}, {"said.gpus_per_node", "said.nodes"})
+"""Words of files that together count GPUs, whatever a log's rates mean."""
 ROUND = 64
 """Tokens of which the length of a sequence is a multiple, where a rate tells it."""
 NEAREST = 0.02
@@ -802,6 +810,8 @@ def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
     )
     tokens = None if rate is None else rate * step_s
     each = _samples_of_gpu(facts)
+    if each and gpus is None and any(words <= facts.by_field.keys() for words in COUNTS_OF_MACHINES):
+        return  # files count them: what follows of that holds
     exact = log.step_time_s is not None or (each is not None and gpus is None)  # a clock has seconds between
     if batch is None and exact and "job.global_batch_size" not in facts.unknown:
         samples = log.samples_per_s * step_s if log.samples_per_s else None
@@ -811,6 +821,12 @@ def take_counts_of_rates(facts: JobFacts, log: Measured | None) -> None:
         if batch is not None:
             source = "the log's rate times " + ("its step" if log.step_time_s else "its clock")
             facts.put("job.global_batch_size", batch, "derived", source)
+    samples = log.samples_per_s * step_s if log.samples_per_s and log.step_time_s else None
+    printed = None if samples is None else _nearest_multiple(samples, each or 1)
+    if gpus and each and batch == gpus * each and printed is not None and printed != batch:
+        shown = f"the log's rate times its step is {printed:,} samples"
+        note = f"{shown}, the files count {batch:,} ({gpus:,} GPUs of {each}): they may be of different jobs"
+        facts.notes += [note] if note not in facts.notes else []
     if gpus is None and batch and each and not batch % each and "cluster.num_gpus" not in facts.unknown:
         source = f"{batch:,} samples a step, {each} of each GPU"
         facts.put("cluster.num_gpus", batch // each, "derived", source)

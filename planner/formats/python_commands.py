@@ -104,6 +104,8 @@ def _text(node: ast.expr, values: Mapping[str, object]) -> str | None:
         )
     if isinstance(node, ast.Name) and node.id in values:
         return str(values[node.id])
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str":
+        return _text(node.args[0], values) if len(node.args) == 1 and not node.keywords else None
     if not isinstance(node, ast.JoinedStr):
         return None
     parts = [

@@ -13,7 +13,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any
@@ -29,6 +29,8 @@ _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
 _CLASS = re.compile(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 """A name of a class, as Python's style has them."""
+_SWITCHED_ON = ("gradient_checkpointing_enable",)
+"""Methods of a model that switch something on (transformers/modeling_utils.py)."""
 _TORCH = re.compile(r"torch\.(bfloat16|float16|half|float32|float)")
 """A format of torch."""
 CLASS = "__class__"
@@ -49,6 +51,8 @@ class _Functions(dict[str, ast.FunctionDef]):
     """The functions of a file, and how many more statements may be read: a call reads its function again."""
 
     left = MOST_STATEMENTS
+    calls: Mapping[str, ast.Call] = {}
+    """What a name of the file holds that is given a call once."""
 
 
 def recipes_of(text: str, where: str) -> list[Recipe]:
@@ -69,10 +73,25 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     recipes = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
+    functions.calls = _calls_by_name(module)
     lengths = _tokenized(module)
     top = tuple(_last(setting for node in module.body for setting in _statement(node, functions, 0)))
     every = (recipe for recipe in (*recipes, Recipe("", top, 1)) if recipe.settings)
     return [replace(recipe, settings=(*recipe.settings, *lengths)) for recipe in every]
+
+
+def _calls_by_name(module: ast.Module) -> dict[str, ast.Call]:
+    """Calls of classes that a module keeps under a name: ``scaling = ScalingConfig(num_workers=24)``."""
+    stored = Counter(node.id for node in ast.walk(module) if isinstance(node, ast.Name) and _stored(node))
+    return {
+        item.targets[0].id: item.value
+        for item in module.body
+        if isinstance(item, ast.Assign)
+        and isinstance(item.targets[0], ast.Name)
+        and isinstance(item.value, ast.Call)
+        and stored[item.targets[0].id] == 1
+        and _CLASS.fullmatch((_dotted(item.value.func) or "").rpartition(".")[2])
+    }
 
 
 def _tokenized(module: ast.Module) -> tuple[Setting, ...]:
@@ -202,6 +221,9 @@ def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Settin
     if isinstance(node, ast.AnnAssign) and node.value is not None:
         return _assigned(node.target, node.value, functions, depth)
     if isinstance(node, ast.Return | ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        if isinstance(called, ast.Attribute) and called.attr in _SWITCHED_ON:
+            return [Setting(name=called.attr, value=True, line=node.lineno)]
         return _call(node.value, "", functions, depth)
     if isinstance(node, ast.With) or (isinstance(node, ast.If) and _is_main(node)):
         return _block(node.body, functions, depth)
@@ -282,10 +304,22 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
         elif name is not None and isinstance(argument, ast.Constant):
             _add_argument(argument, name, prefix, settings)
         settings.extend(_of_class(argument, prefix))
+    settings.extend(_model_of_trainer(call, name or ""))
     for keyword in call.keywords:
         if keyword.arg is not None:
             settings.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
     return settings[:MOST_SETTINGS]
+
+
+def _model_of_trainer(call: ast.Call, name: str) -> list[Setting]:
+    """The model that a trainer is given by its name, as its first argument or under ``model``."""
+    if not name.endswith("Trainer"):
+        return []
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == "model"), None)
+    model = named or next(iter(call.args), None)
+    if isinstance(model, ast.Constant) and isinstance(model.value, str):
+        return [Setting(name="trainer.model", value=model.value, line=model.lineno)]
+    return []
 
 
 def _of_class(node: ast.expr, prefix: str) -> list[Setting]:
@@ -316,7 +350,10 @@ def _add_argument(argument: ast.Constant, name: str, prefix: str, settings: list
 
 
 def _value(node: ast.expr, inside: str, functions: _Functions, depth: int) -> list[Setting]:
-    """What a name is given: a literal, a table, a call, a list of calls."""
+    """What a name is given: a literal, a table, a call or the name of it, a list of calls."""
+    if isinstance(node, ast.Name) and node.id in functions.calls and functions.left > 0:
+        functions.left -= 1
+        return _call(functions.calls[node.id], inside, functions, depth + 1)
     if isinstance(node, ast.Call):
         named = _named_only(node, functions)
         return (

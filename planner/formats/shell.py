@@ -677,10 +677,12 @@ class Variables:
     """Variables whose default was taken because nothing in the files sets them."""
     causes: set[str] = field(default_factory=set)
     """Names that a run would have to give."""
+    printed: Callable[[str, Variables], str | None] | None = None
+    """What a substituted command prints that calls a function of the script; None of any other."""
 
     def copy(self) -> Variables:
         """Another set with the same values; what was noted is shared."""
-        return Variables(dict(self.values), set(self.arrays), self.defaults, self.causes)
+        return Variables(dict(self.values), set(self.arrays), self.defaults, self.causes, self.printed)
 
     def text(self, name: str) -> str | None:
         """Value of a variable as one text, None if nothing sets it."""
@@ -725,8 +727,29 @@ def expanded(word: ShellWord, names: Variables) -> list[Text]:
     ['--tp', '8', '--tp 8', 'x1']
     """
     builder = _Builder(word.line)
-    _expand(word.text, names, builder, 0)
+    for text in _braces(word.text):
+        _expand(text, names, builder, 0)
+        builder.close()
     return builder.done()
+
+
+_RANGE = re.compile(r"([\w./:-]*)\{(\d{1,5})\.\.(\d{1,5})\}([\w./:-]*)")
+
+
+def _braces(text: str) -> list[str]:
+    """The words of a range in braces, with the zeros that its ends begin with.
+
+    >>> _braces("node{08..10}"), _braces("${A}")
+    (['node08', 'node09', 'node10'], ['${A}'])
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None or abs(int(match[2]) - int(match[3])) >= MOST_TEXTS:
+        return [text]
+    first, last = int(match[2]), int(match[3])
+    zeros = "0" in (match[2][0], match[3][0]) and max(map(len, match.group(2, 3))) > 1
+    width = max(map(len, match.group(2, 3))) if zeros else 0
+    step = 1 if first <= last else -1
+    return [f"{match[1]}{number:0{width}d}{match[4]}" for number in range(first, last + step, step)]
 
 
 def joined_text(text: str, names: Variables, line: int = 0, depth: int = 0) -> str:
@@ -830,10 +853,10 @@ def _expand_quoted(text: str, names: Variables, builder: _Builder, depth: int) -
 
 
 def _variable(
-    text: str, at: int, end: int, names: Variables, builder: _Builder, depth: int, *, quoted: bool
+    source: str, at: int, end: int, names: Variables, builder: _Builder, depth: int, *, quoted: bool
 ) -> int:
     """Add the value of what a dollar sign begins; returns where it ends."""
-    piece = text[at:end]
+    piece = source[at:end]
     if depth > MOST_DEPTH:
         builder.add(UNKNOWN)
         return end
@@ -842,12 +865,13 @@ def _variable(
         builder.add(UNKNOWN if value is None else str(value))
         return end
     if piece.startswith("$("):
-        builder.add(_substituted(piece[2:-1], names, depth))
+        text = _substituted(piece[2:-1], names, depth)
+        builder.add(text) if quoted else builder.add_split(text, builder.line)
         return end
     if piece.startswith("${"):
         _add(_parameter(piece[2:-1], names, builder.line, depth), builder, quoted=quoted)
         return end
-    name = _NAME.match(text, at + 1)
+    name = _NAME.match(source, at + 1)
     if name is None:
         builder.add("$")
         return at + 1
@@ -858,6 +882,10 @@ def _variable(
 def _substituted(command: str, names: Variables, depth: int) -> str:
     """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
     words = shell_words(command)
+    if names.printed is not None and depth < MOST_DEPTH:
+        text = names.printed(command, names)
+        if text is not None:
+            return text
     if words and words[0].text == "expr":
         substituted = whole_number(
             joined_text(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
@@ -915,8 +943,16 @@ def _value(name: str, names: Variables, line: int) -> _Expansion:
 def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansion:
     """What stands between ``${`` and ``}``."""
     if inside.startswith("#"):
-        texts = names.values.get(inside[1:].partition("[")[0])
-        return _Expansion((Text(UNKNOWN if texts is None else str(len(texts)), line),))
+        counted, bracket, index = inside[1:].partition("[")
+        texts = names.values.get(counted)
+        counts_words = bool(bracket) and counted not in names.arrays
+        if texts is None or not (counts_words or all(part.known for part in texts)):
+            names.causes.add(counted)
+            return _Expansion((Text(UNKNOWN, line),))
+        if bracket and index.rstrip("]") not in ("@", "*"):
+            return _Expansion((Text(UNKNOWN, line),))
+        count = len(texts) if bracket or counted in ("", "@", "*") else len(names.text(counted) or "")
+        return _Expansion((Text(str(count), line),))
     if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
         return _value(named, names, line)
     match = _SPECIAL.fullmatch(inside)
@@ -1291,6 +1327,10 @@ class _Follower:
         """Whether ``exit`` or ``return`` was reached."""
         self.here_string: str | None = None
         """The text of the last ``<<<``, which a command reads."""
+        script.names.printed = self.printed
+        self.output: list[str] | None = None
+        """What the function prints whose output is substituted; None outside of one."""
+        self.sure_of_output = True
         self.components: tuple[int, ...] = ()
         """Those of a heterogeneous job that the step runs on whose words are followed."""
 
@@ -1324,6 +1364,41 @@ class _Follower:
             return self.run(node.body, names)
         return True
 
+    def printed(self, command: str, names: Variables) -> str | None:
+        """What a function of the script prints; None of any other command."""
+        words = shell_words(command)
+        if not words or words[0].text not in self.functions or self.calls >= MOST_CALLS:
+            return None
+        if any(word.operator for word in words):
+            return UNKNOWN
+        copy, started = names.copy(), len(self.script.started)
+        outer, self.output = (self.output, self.sure_of_output), []
+        self.sure_of_output = self.sure
+        self.call(self.texts(words, copy), copy)
+        output = "\n".join(self.output)[:LONGEST_TEXT]
+        self.output, self.sure_of_output = outer
+        del self.script.started[started:]
+        return output
+
+    def print_words(self, texts: list[Text], *, elsewhere: bool) -> None:
+        """What ``echo``, ``printf`` and ``cat`` of a here-document print where output is substituted."""
+        if self.output is None or elsewhere:
+            return
+        first, words = texts[0].text, [text.text for text in texts[1:]]
+        documents = self.script.documents
+        shown: str | None = None
+        if first == "echo":
+            shown = " ".join(words[1:] if words[:1] in (["-n"], ["-e"]) else words)
+        elif first == "printf" and words:
+            form = words[0].replace("\\n", " ").strip()
+            shown = " ".join(words[1:]) if form == "%s" else form if "%" not in form else None
+        elif first == "cat" and len(texts) == 1 and documents and documents[-1].line >= texts[0].line:
+            shown = documents.pop().text
+        elif first in _SILENT or first in ("local", "return", "true", "false", "test"):
+            return
+        known = shown is not None and self.sure == self.sure_of_output
+        self.output.append(shown if shown is not None and known else UNKNOWN)
+
     def loop(self, loop: Loop, names: Variables) -> None:
         """The first round of ``for``; ``while`` mostly reads arguments that nobody gave."""
         if loop.kind != "for":
@@ -1333,12 +1408,17 @@ class _Follower:
             names.values[loop.name] = (words[0],)
             if len(words) > 1:
                 self.script.branches.append((words[0].line, frozenset((loop.name,))))
+        before = len(self.output or ())
         self.run(loop.body, names)
+        if self.output is not None and len(words) != 1:
+            self.output[before:] = [UNKNOWN]
 
     def chain(self, chain: Chain, names: Variables) -> bool | None:
         """``&&`` and ``||``."""
         result: bool | None = True
         for mark, node in chain.parts:
+            if mark == "|" and self.output:
+                self.output[-1] = UNKNOWN
             if (mark == "&&" and result is False) or (mark == "||" and result is True):
                 continue
             if mark in ("&&", "||") and result is None:
@@ -1424,6 +1504,9 @@ class _Follower:
         if not words or declared:
             return True
         texts = self.texts(words, names)
+        if texts and texts[0].text not in self.functions:
+            elsewhere = any(word.operator and ">" in word.text for word in command.words)
+            self.print_words(texts, elsewhere=elsewhere)
         return self.start(texts, assigned, names) if texts else True
 
     def computed(self, text: str, names: Variables) -> bool | None:

@@ -214,6 +214,9 @@ def _read_recompute(given: Given) -> dict[str, Any]:
     named, mode = given["activation_checkpoint"], given["activation_checkpoint.mode"]
     policies = {theirs: ours for ours, theirs in _POLICIES.items()} | {"None": "none"}
     policy = policies.get(str(named).partition(".Config")[0], "none") if mode is None else _MODES[str(mode)]
+    option = str(given["activation_checkpoint.selective_ac_option"])
+    if policy == "selective-op" and mode is not None and option.isdecimal():
+        policy = "full"  # of every so many layers
     split = _read_pipeline(given)
     if policy != "full" or "split.layers" not in split:
         return {"layout.recompute": policy}

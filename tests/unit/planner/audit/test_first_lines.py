@@ -15,7 +15,9 @@ from app.reports.answer import render
 from app.reports.audit.report import audit_answer, audit_document
 from app.reports.audit.summary import MOST_SENTENCES
 from planner.audit.audit import Audit, audited, calibration_of
+from planner.audit.changes import running_of
 from planner.audit.contract_reading import profile_reading_of
+from planner.audit.given import given_by
 from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_words
@@ -838,3 +840,20 @@ def test_levanter_recomputes_unless_its_file_says_otherwise() -> None:
 def test_a_command_of_a_trainer_names_its_engine(command: str, engine: str) -> None:
     """It is no job of another engine that some of its words are like."""
     assert f"a job of {engine}" in first_lines(audit({"train.sh": f"{command}\n"}, gpus="8"))
+
+
+@pytest.mark.parametrize(("option", "share"), [("2", 0.5), ("4", 0.25), ("0", 1.0)])
+def test_torchtitan_recomputes_every_so_many_layers(option, share):
+    """``_layer_sac_count % ac_freq == 0`` (torchtitan/distributed/activation_checkpoint.py); 0 is every layer."""
+    reading = read_texts({"a.toml": TITAN.replace('"op"', f'"{option}"')})
+    asked = Flags(gpus="8")
+    reading = given_by(reading, asked)
+    running = running_of(reading, audited_job(reading, asked), calibration_of(reading, asked))
+    assert running.layout.recompute == "full"
+    assert running.split.recompute_of_stage == (32 * share,)
+
+
+def test_an_option_that_releases_of_torchtitan_default_differently_is_told():
+    untold = read_texts({"a.toml": TITAN.replace('selective_ac_option = "op"\n', "")})
+    assert any("every second layer" in doubt for doubt in untold.doubts)
+    assert not any("every second layer" in doubt for doubt in read_texts({"a.toml": TITAN}).doubts)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from costmodel.layout import ParallelLayout
+from planner.audit.audit import calibration_of
+from planner.audit.changes import changes_of, running_of
 from planner.audit.job import Job, audited_job
 from planner.audit.read import Reading, read_texts
 from planner.audit.words import FAMILIES
@@ -272,3 +274,143 @@ def test_reading_of_every_family_names_its_resharding() -> None:
     assert {"torchtune", "Axolotl"} <= named.keys()
     assert all(family.words.get(family.reshards) == "said.reshard" for family in named.values())
     assert isinstance(read_texts({"run.sh": STARTED["hosts.sh"]}), Reading)
+
+
+PRINTS = """\
+sizes() {{
+{body}
+}}
+torchrun --nproc_per_node 8 pretrain_gpt.py $(sizes) --seq-length 4096 --micro-batch-size 1 --global-batch-size 64
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "layers"),
+    [
+        ('  local -a a=(--num-layers 32\n --hidden-size 4096)\n  echo "${a[@]}"', 32),
+        ("  printf '%s ' --num-layers 32 --hidden-size 4096", 32),
+        ("  cat <<EOF\n--num-layers 32\n--hidden-size 4096\nEOF", 32),
+        ('  echo "sizes of $1" >&2\n  echo --num-layers 32', 32),
+        ("  python print_sizes.py", None),
+        ("  if grep -q h100 /etc/gpu; then echo --num-layers 80; else echo --num-layers 32; fi", None),
+        ("  for n in 32 48; do echo --num-layers $n; done", None),
+        ("  echo --num-layers 32 | sed s/32/48/", None),
+    ],
+)  # fmt: skip
+def test_a_function_gives_the_arguments_that_it_prints(body, layers):
+    """What its output is only a run knows where it is a program's, a branch's or a pipe's."""
+    reading = read_texts({"run.sh": PRINTS.format(body=body)})
+    assert reading.facts.count("model.num_layers") == layers
+    assert any("words that only a run knows" in doubt for doubt in reading.doubts) is (layers is None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "gpus"),
+    [
+        ("(node{01..04})", 32),
+        ("(a b c)", 24),
+        ("($(scontrol show hostnames $SLURM_JOB_NODELIST))", None),
+    ],
+)
+def test_nodes_are_as_many_as_an_array_has(hosts, gpus):
+    text = f"HOSTS={hosts}\n" + PRINTS.format(body=" echo --num-layers 32").replace(
+        "torchrun", "torchrun --nnodes=${#HOSTS[@]}"
+    )
+    reading = read_texts({"run.sh": text})
+    assert reading.facts.count("cluster.num_gpus") == gpus
+    assert ("said.nodes" in reading.facts.unknown) is (gpus is None)
+
+
+WORDS_OF_PYTHON = """\
+import subprocess
+N_GPU = 4
+subprocess.run(["accelerate", "launch", "--num_processes", str(N_GPU), "sft.py", "--model_name_or_path", "org/x", "--bf16"])
+"""
+SCALED = """\
+def train_func(config):
+    args = TrainingArguments(output_dir="o", per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)
+scaling = ScalingConfig(num_workers=24, use_gpu=True)
+TorchTrainer(train_func, scaling_config=scaling).fit()
+"""
+
+
+@pytest.mark.parametrize(("text", "gpus"), [(WORDS_OF_PYTHON, 4), (SCALED, 24)])
+def test_python_counts_its_gpus_under_a_name(text, gpus):
+    assert read_texts({"run.py": text}).facts.count("cluster.num_gpus") == gpus
+
+
+ARGUMENTS = 'args=SFTConfig(output_dir="o", max_length=2048, per_device_train_batch_size=8)'
+NATIVE = """\
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B")
+ds_config = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
+model.gradient_checkpointing_enable()
+engine, *_ = deepspeed.initialize(model=model, config=ds_config)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f't = SFTTrainer(model="meta-llama/Llama-3.1-8B", {ARGUMENTS})',
+        f'trainer = SFTTrainer("meta-llama/Llama-3.1-8B", {ARGUMENTS})',
+        NATIVE,
+    ],
+)
+def test_python_names_its_model_where_it_makes_it(text):
+    """By whatever name the trainer is kept; recomputation that a method switches on is read, too."""
+    found = audited_job(read_texts({"run.py": text}), Flags(gpus="8", sequence_length="2048"))
+    assert found.request.model.name == "llama-3.1-8b"
+    assert found.layout.recompute == "full"
+
+
+TRAINER_LOG = """\
+{'loss': 1.9} 2%|# | 10/4000 [00:43<4:40:00, 4.30s/it]
+{'loss': 1.8} 5%|# | 20/4000 [01:26<4:40:00, 4.30s/it]
+{'loss': 1.7} 7%|# | 30/4000 [02:09<4:40:00, 4.30s/it]
+{'train_runtime': 17200.0, 'train_samples_per_second': 14.88, 'train_steps_per_second': 0.2325, 'epoch': 1.0}
+"""
+"""64 samples a step: 8 GPUs of 8."""
+
+
+@pytest.mark.parametrize(("gpus", "contradicted"), [(4, True), (8, False)])
+def test_a_log_of_other_gpus_than_files_count_is_told(gpus, contradicted):
+    """GPUs that files count hold over what a log's rate means."""
+    launch = f"accelerate launch --num_processes {gpus} train.py {SFT}\n"
+    reading = read_texts({"run.sh": launch, "run.log": TRAINER_LOG})
+    assert reading.facts.count("cluster.num_gpus") == gpus
+    assert any("may be of different jobs" in doubt for doubt in reading.doubts) is contradicted
+
+
+CALLED_RECIPE = """\
+def {name}():
+    cfg = llama3_8b_pretrain_config(seq_length=4096)
+    cfg.train.global_batch_size = {batch}
+    cfg.model.tensor_model_parallel_size = 2
+"""
+
+
+def test_a_module_that_calls_its_recipe_is_none_of_its_own():
+    alone = read_texts({"run.py": CALLED_RECIPE.format(name="main", batch=256) + "main()\n"})
+    assert not any("recipes the first" in doubt for doubt in alone.doubts)
+    two = "".join(
+        CALLED_RECIPE.format(name=name, batch=batch) for name, batch in (("small", 256), ("large", 512))
+    )
+    assert any("of 2 recipes the first" in doubt for doubt in read_texts({"run.py": two}).doubts)
+
+
+def test_what_a_recipe_decides_is_told_as_its_own():
+    text = (
+        "recipe = llm.llama3_70b.pretrain_recipe(num_nodes=8, num_gpus_per_node=8)\n"
+        + "".join(
+            f"recipe.trainer.strategy.{name}_model_parallel_size = 4\n" for name in ("tensor", "pipeline")
+        )
+        + "recipe.data.micro_batch_size = 1\nrecipe.trainer.strategy.context_parallel_size = 2\n"
+    )
+    reading, asked = read_texts({"run.py": text}), Flags(sequence_length="8192", global_batch_size="256")
+    found = audited_job(reading, asked)
+    why = next(each.why for each in found.unsettled if each.field == "layout.sequence_parallel")
+    assert "decided by the recipe" in why
+    running = running_of(reading, found, calibration_of(reading, asked))
+    advised = changes_of(reading, running, None, runs=False)
+    assert advised
+    assert not any("sequence_parallel" in word for change in advised for word in change.set)

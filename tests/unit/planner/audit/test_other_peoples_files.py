@@ -906,3 +906,26 @@ def test_a_configuration_that_a_command_is_handed_is_asked_for_by_its_name():
     """Nothing else of the job is in the script."""
     found = job("torchrun --nproc_per_node 8 -m axolotl.cli.train examples/llama-3/lora-8b.yml")
     assert "name examples/llama-3/lora-8b.yml too" in found.missing[0]
+
+
+MESH = "model_name: llama2-70b\nmax_target_length: 4096\nici_fsdp_parallelism: 4\ndcn_data_parallelism: 4\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "batch", "microbatch"),
+    [
+        ("ici_tensor_parallelism: 2\nper_device_batch_size: 2\n", 64, 4),
+        ("ici_tensor_parallelism: 2\nper_device_batch_size: 0.5\n", 16, 1),
+        ("per_device_batch_size: 2\ngradient_accumulation_steps: 4\n", 128, 2),
+    ],
+)
+def test_maxtext_counts_samples_of_every_device(more, batch, microbatch):
+    """Its pyconfig.py: ``int(num_devices * per_device_batch_size) * gradient_accumulation_steps``."""
+    found = job(MESH + more, "m.yml")
+    assert (found.request.job.global_batch_size, found.layout.microbatch_size) == (batch, microbatch)
+
+
+def test_a_policy_that_has_no_price_is_told_as_stated():
+    found = job(MESH + "per_device_batch_size: 1\nremat_policy: save_qkv_proj\n", "m.yml")
+    why = next(each.why for each in found.unsettled if each.field == "layout.recompute")
+    assert "save_qkv_proj is stated" in why
