@@ -32,8 +32,6 @@ _FORMAT_OF_SUFFIX: Mapping[str, Format] = {".json": "json", ".csv": "csv", ".md"
 _BOLD, _DIM, _ACCENT = "1", "2", "36"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _DEFAULT_WIDTH = 110
-_SENTENCE_WIDTH = 80
-"""Most columns of the first sentences and of the headline above them, in a file as on a screen."""
 _NO_BREAK = "\u00a0"
 _NARROWEST = 16
 """Characters of a column that is wrapped, at least."""
@@ -239,15 +237,9 @@ def bar(fraction: float, width: int = 24) -> str:
 def _screen(answer: Answer, width: int, *, colour: bool) -> str:
     """Lay an answer out for a terminal."""
     head = answer.headline
-    sections = [
-        _screen_section(
-            section, min(width, _SENTENCE_WIDTH) if _is_summary(section) else width, colour=colour
-        )
-        for section in answer.sections
-    ]
+    sections = [_screen_section(section, width, colour=colour) for section in answer.sections]
     if head and answer.sections and _is_summary(answer.sections[0]):
-        wrapped = _wrapped(head, min(width, _SENTENCE_WIDTH), first="", rest="    ")
-        lines = [_paint(line, _BOLD, colour=colour) for line in wrapped]
+        lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
         return "\n\n".join(("\n".join((*lines, sections[0])), *sections[1:])) + "\n"
     lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
     return "\n\n".join(("\n".join(lines), *sections) if lines else sections) + "\n"

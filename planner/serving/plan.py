@@ -243,7 +243,7 @@ class ServingOptimality:
         >>> ServingOptimality(
         ...     status="proven", bound=10.2, value=10.0, enumerated=2, pruned={}, simulated=1, gap=0.02
         ... ).certainty
-        'proven to within 2.0%'
+        'proven to within 2.0 %'
         """
         words = "best under the cost model" if self.status == "best-under-cost-model" else self.status
         if self.gap < LEAST_GAP:

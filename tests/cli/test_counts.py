@@ -75,7 +75,9 @@ def test_a_list_is_refused_by_every_option_that_counts(command: str, flag: str) 
 
     The next option has the next lists, so that the suite refuses each of them at many.
     """
-    words = {"serve": BASE["serve"]}.get(command, TRAINING if _takes_job(command) else ())
+    words = {"serve": BASE["serve"], "memory": ("--model", "8b")}.get(
+        command, TRAINING if _takes_job(command) else ()
+    )
     apart = tries(4, 1)
     for text in LISTS[NUMERIC.index((command, flag)) % apart :: apart]:
         given = [word for pair in _pairs(words) if pair[0] != flag for word in pair]

@@ -369,7 +369,6 @@ def test_what_is_no_file_here_is_told_so(
         ("--list-models", "plan models"), ("list gpus", "plan gpus"), ("quickstart", "plan --help"), ("status", "plan watch"),
         ("train.sh", "plan audit train.sh"), ("job.sbatch --gpus 64", "plan audit job.sbatch --gpus 64"),
         ("show plan.json", "plan verify plan.json"), ("show llama", "plan models llama"),
-        ("memory --model 70b", "plan memory 70b"),
         ("memory --model 70b --tp 8", "plan estimate --model 70b --gpus 32 --set layout.tp=8"),
         ("export --model 70b --gpus 32 --to deepspeed", "plan --model 70b --gpus 32 --output plan.json && plan export plan.json --to deepspeed"),
         ("generate --model 70b --gpus 32 --framework megatron", "plan --model 70b --gpus 32 --for megatron"),

@@ -25,18 +25,18 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 
 
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
-    """Two machines of B200 cost more than the four of 32 × H100, which stages keep within the limit by a half."""
+    """Three machines of B200 cost more than four of 32 × H100, which stages keep within the limit by a half."""
     load = ("--model", "70b", "--rate", "88/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
     load += ("--input-p99", "alike", "--output-p99", "alike")
     plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
-    assert plan["rental"]["machines"] == plan["optimality"]["value"] == plan["optimality"]["bound"] == 2
-    assert plan["estimate"]["usd_per_hour"] == pytest.approx(2 * 113.9328)
+    assert plan["rental"]["machines"] == plan["optimality"]["value"] == plan["optimality"]["bound"] == 3
+    assert plan["estimate"]["usd_per_hour"] == pytest.approx(3 * 113.9328)
     (other,) = (fleet for fleet in plan["other_fleets"] if not fleet["kv_dtype"])
     assert (other["gpu"], other["num_gpus"], other["rental"]["machines"]) == ("h100-sxm", 32, 4)
     assert other["usd_per_hour"] == pytest.approx(4 * 55.04)
     assert other["chance"] < 0.9
     assert plan["daring"]["gpu"] == "h100-sxm"
-    assert plan["daring"]["saved"] == pytest.approx(1 - 4 * 55.04 / (2 * 113.9328))
+    assert plan["daring"]["saved"] == pytest.approx(1 - 4 * 55.04 / (3 * 113.9328))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ CASES = {
     ),
     "09_min_moe_tp2.sh": ({"gpu": "h100-sxm"}, ("expert tp 2", "sooner runs than not: 75")),
     "09_mixtral_before.sh 09_mixtral.log": ({"gpu": "h100-sxm"}, ("expert tp 2", "fits, as the log shows")),
-    "10_swift_lora_4090.sh": ({"gpu": "rtx-4090"}, ("lora:r=8", "does not fit: 39 GiB", "pp 2 × 5")),
+    "10_swift_lora_4090.sh": ({"gpu": "rtx-4090"}, ("lora:r=8", "does not fit: 39 GiB", "pp 4")),
     "11_lf_32b_full.yaml 11_ds_z3_offload.json": (
         {"gpus": "8", "gpu": "h100-sxm"},
         ("LLaMA-Factory", "recompute layers", "fits:"),
