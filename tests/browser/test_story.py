@@ -87,7 +87,10 @@ def choose(page, label: str, option: str) -> None:
     box = page.get_by_test_id("stSelectbox").filter(has_text=label).locator("input").first
     box.evaluate("box => box.scrollIntoView({block: 'center'})")
     box.click()
-    page.get_by_role("option", name=option, exact=True).click()
+    page.keyboard.press("ControlOrMeta+A")
+    page.keyboard.type(option)  # a list that opens moves, and is made anew while it is clicked
+    page.get_by_role("option", name=option, exact=True).wait_for()
+    page.keyboard.press("Enter")
     settle(page)
 
 
