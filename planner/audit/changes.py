@@ -239,8 +239,8 @@ def _of_layout(
     """Changes of one thing of the layout that are legal and take no more than so many bytes."""
     candidates = [row for row in dict.fromkeys(_neighbours(now.layout, problem, best)) if row != now.layout]
     if reading.family.recipes and "layout.sequence_parallel" not in reading.facts.by_field:
-        split = now.layout.sequence_parallel  # the recipe decides it, perhaps as a change would have it
-        candidates = [row for row in candidates if row.sequence_parallel is split or row.tp == 1]
+        kept = now.layout.sequence_parallel  # the recipe decides it, perhaps as a change would have it
+        candidates = [row for row in candidates if row.sequence_parallel is kept or row.tp == 1]
     if not candidates:
         return
     table = LayoutTable.from_rows(candidates)
