@@ -1,7 +1,8 @@
-"""Tables of docs/accuracy.md about publishers that no constant was fitted to, and of rankings by publisher.
+"""Tables of docs/accuracy.md about publishers that no constant was fitted to, and of rankings by publication.
 
 Their step times are in `training_runs_v3.csv` beside the rows of the fit, their layouts of one job in
-`rankings.csv`, their peaks in `PEAK_TABLES`. Mechanisms were worked out with some of these rows in sight.
+`rankings.csv`, their peaks in `PEAK_TABLES`, whose spread is that of the memory's band. Mechanisms were
+worked out with some of these rows in sight. A publisher has one or more publications (tables, threads, READMEs).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from urllib.parse import urlsplit
 
 from fit_bands import PEAK_TABLES
 
@@ -30,6 +32,7 @@ class Unseen:
 
     timed: Sequence[RunResult]
     peaks: Sequence[RunResult]
+    publishers: int
 
 
 def unseen_runs(path: Path | str) -> Unseen:
@@ -42,18 +45,32 @@ def unseen_runs(path: Path | str) -> Unseen:
         if row["source"] not in fitted
     }
     results = predict_rows(list(rows.values()), load_calibration())
-    timed = {row["id"] for row in read_rows(Path(path).with_name(TIMED))}
+    names = {row["id"] for row in read_rows(Path(path).with_name(TIMED))}
+    timed = [r for r in results if r.name in names and r.error is not None]
     return Unseen(
-        timed=[r for r in results if r.name in timed and r.error is not None],
+        timed=timed,
+        publishers=len({publisher_of(rows[r.name]["url"]) for r in timed}),
         peaks=[r for r in results if r.memory_error is not None and not r.out_of_memory],
     )
+
+
+def publisher_of(url: str) -> str:
+    """Who published a page: the owner of a repository, else the host.
+
+    >>> publisher_of("https://github.com/FlagOpen/FlagPerf/blob/main/README.md"), publisher_of("https://a.org/b")
+    ('flagopen', 'a.org')
+    """
+    address = urlsplit(url)
+    owner = address.path.strip("/").partition("/")[0].lower()
+    return owner if address.netloc.endswith(("github.com", "githubusercontent.com")) else address.netloc
 
 
 def unseen_publishers(unseen: Unseen) -> UnseenPublishers:
     """What the timed runs sum up to."""
     everything = summarise(unseen.timed)[-1]
     return UnseenPublishers(
-        publishers=len({r.group["source"] for r in unseen.timed}),
+        publishers=unseen.publishers,
+        publications=len({r.group["source"] for r in unseen.timed}),
         runs=everything.timed,
         median_error=everything.median_error,
         mean_error=everything.mean_error,
@@ -63,11 +80,11 @@ def unseen_publishers(unseen: Unseen) -> UnseenPublishers:
 
 
 def unseen_table(unseen: Unseen) -> str:
-    """Step time and peak memory by publisher, and of all."""
+    """Step time and peak memory by publication, and of all."""
     times = {each.group: each for each in summarise(unseen.timed, by="source")}
     peaks = {each.group: each for each in summarise(unseen.peaks, by="source")}
     lines = [
-        "| publisher | runs | step time off by | bias | in band | peaks | memory off by, median / p90 |",
+        "| publication | runs | step time off by | bias | in band | peaks | memory off by, median / p90 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     names = [*sorted({*times, *peaks} - {"all"}), "all"]
@@ -93,23 +110,23 @@ def _peaks(summary: Summary | None) -> str:
 
 
 def ranking_by_source(path: Path | str, left_out: Sequence[RunResult]) -> str:
-    """Jobs of every publisher: those of the table without their vendor, those of `RANKED` as shipped."""
+    """Jobs of every publication: those of the table without their vendor, those of `RANKED` as shipped."""
     jobs = ranked_jobs((r.group, r.measured_step_time_s, r.predicted_step_time_s) for r in left_out)
     by_source: dict[str, list[RankedJob]] = defaultdict(list)
     for job in [*jobs, *_ranked(path)]:
         by_source[job.job[0]].append(job)
     lines = [
-        "| publisher | jobs | Spearman, mean | regret, mean % | regret, worst % |",
+        "| publication | jobs | Spearman, mean | regret, mean % | regret, worst % |",
         "|---|---:|---:|---:|---:|",
         *(_ranking(name, [of], worst=of) for name, of in sorted(by_source.items())),
     ]
     all_of_them = [job for of in by_source.values() for job in of]
-    name = f"**median of {len(by_source)} publishers**"
+    name = f"**median of {len(by_source)} publications**"
     return "\n".join([*lines, _ranking(name, list(by_source.values()), worst=all_of_them)])
 
 
 def _ranking(name: str, of: Sequence[Sequence[RankedJob]], *, worst: Sequence[RankedJob]) -> str:
-    """A row: the medians over publishers of the means over their jobs, and the worst job."""
+    """A row: the medians over publications of the means over their jobs, and the worst job."""
     spearman = median(mean(job.spearman for job in jobs) for jobs in of)
     regret = median(mean(job.regret for job in jobs) for jobs in of)
     most = max(job.regret for job in worst)

@@ -244,6 +244,7 @@ def page(
     parts = {
         "unseen": unseen_table(unseen),
         "publishers": str(unseen_publishers(unseen).publishers),
+        "publications": str(unseen_publishers(unseen).publications),
         "ranking_by_source": ranking_by_source(runs, vendors),
         "step_time": step_time_table(kinds),
         "other": other_table(kinds),
@@ -270,10 +271,13 @@ def unseen_words(unseen: Unseen) -> str:
     """How far off runs of unseen publishers are, in a sentence."""
     known = unseen_publishers(unseen)
     errors = " / ".join(percent(e) for e in (known.median_error, known.mean_error, known.p90_error))
+    memory = summarise(unseen.peaks)[-1]
     return (
         f"**{known.runs} runs of {known.publishers} publishers that no constant was fitted to: {errors} % "
         f"(median / mean / p90), {percent(known.in_band, digits=0)} % of them inside their 80 % band.** "
-        "Expect this of your own first question."
+        "Expect this of your own first question. "
+        f"{memory.memory_rows} of their peaks of memory: {percent(memory.memory_median_error)} % in the "
+        f"median, {percent(memory.memory_p90_error)} % at p90."
     )
 
 
@@ -297,8 +301,8 @@ def readme_table(kinds: Sequence[Sequence[RunResult]], unseen: Unseen) -> str:
     ranks = (f"{s.rank_correlation:.2f} / {percent(s.top1_regret)}" for s in everything)
     lines.append(f"| ranking of {memory.ranked_jobs} jobs: Spearman / regret | | " + " | ".join(ranks) + " |")
     said = (
-        f"Peak memory of {memory.memory_rows} runs: {percent(memory.memory_median_error)} % in the median, "
-        f"{percent(memory.memory_p90_error)} % at p90. By source: [docs/accuracy.md](docs/accuracy.md)."
+        f"Peak memory of {memory.memory_rows} runs of the rows above: {percent(memory.memory_median_error)} % "
+        f"in the median, {percent(memory.memory_p90_error)} % at p90. By source: [docs/accuracy.md](docs/accuracy.md)."
     )
     return "\n".join([*head, *lines, "", said])
 
@@ -322,7 +326,8 @@ def left_out_toml(unseen: Unseen) -> str:
     lines += ['source = "tools/leave_out.py: vendor × engine left out, docs/data/cross_validation.csv"', ""]
     known = unseen_publishers(unseen)
     lines += ["[unseen]  # publishers that no constant was fitted to"]
-    lines += [f"publishers = {known.publishers}", f"runs = {known.runs}"]
+    counts = ("publishers", "publications", "runs")
+    lines += [f"{key} = {getattr(known, key)}" for key in counts]
     keys = ("median_error", "mean_error", "p90_error", "in_band")
     lines += [*(f"{key} = {getattr(known, key):.6f}" for key in keys), ""]
     for name, errors in sorted(ratios.items()):

@@ -61,6 +61,7 @@ QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         (str(FILES / "deepseek_v3.sh"),),
         (str(FILES / "megatron.log"),),
         (SERVER, "--gpu", "h100-sxm"),
+        (SERVER, "--gpu", "h100-sxm", "--rate", "4/s", "--input", "2000", "--output-tokens", "300"),
     ),
     "memory": (("70b",), ("deepseek-v3", "--sequence-length", "32k"), ("mixtral-8x7b",)),
     "models": ((), ("70b",), ("mixtral-8x7b",), ("deepseek-v3",)),
@@ -650,6 +651,7 @@ def _server_form() -> Record:
             "best": nullable(best),
             "behind_by": float | None,
             "findings": [finding],
+            "assumed": list[str],
             "changes": [change],
             "fits": bool,
         }

@@ -42,6 +42,7 @@ class UnseenPublishers:
 
     Attributes:
         publishers: How many.
+        publications: Of theirs, each a table, a thread or a README.
         runs: How many, of all of them.
         median_error: Median of |predicted / measured − 1|.
         mean_error: Mean of the same.
@@ -50,6 +51,7 @@ class UnseenPublishers:
     """
 
     publishers: int
+    publications: int
     runs: int
     median_error: float
     mean_error: float

@@ -17,7 +17,7 @@ from costmodel.memory.fit import fit_text, headroom_for, out_of_memory_chance
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.bands import peak_spread
 from costmodel.training.estimate import estimate
-from costmodel.updates.adapters import Adapter
+from costmodel.updates.adapters import parse_adapter
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
@@ -34,7 +34,7 @@ from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import DAY, HOUR, format_chance, format_seconds
 from topology.builders import build, default_cluster
 from topology.catalog import gpus
-from topology.hardware.datasheets import reference_machine, sheet_named
+from topology.hardware.datasheets import generation_of, reference_machine, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
 
@@ -198,10 +198,23 @@ def _more_gpus(request: PlanRequest, least_times: float = 1.0) -> Candidates:
     (node,) = request.cluster.nodes
     doubled = [node.count << power for power in range(MOST_DOUBLINGS_OF_GPUS + 1)]
     between = [3 * count // 2 for count in doubled[:-1] if count % 2 == 0]
+    by_flag = _named_by_flag(request.cluster)
     for count in sorted((*doubled[1:], *between)):
-        if count >= node.count * least_times:
-            spec = _of_nodes(request.cluster, count)
-            yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
+        if count < node.count * least_times:
+            continue
+        spec = _of_nodes(request.cluster, count)
+        if by_flag:
+            try:
+                spec = default_cluster(node.gpu, spec.num_gpus).spec
+            except InputError:  # they do not fill its machines
+                continue
+        yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
+
+
+def _named_by_flag(spec: ClusterSpec) -> bool:
+    """Whether a cluster is what `--gpu` and `--gpus` make."""
+    (node, *others) = spec.nodes
+    return not others and node.gpu in gpus() and spec == default_cluster(node.gpu, spec.num_gpus).spec
 
 
 def _of_nodes(spec: ClusterSpec, count: int) -> ClusterSpec:
@@ -220,24 +233,31 @@ def _of_nodes(spec: ClusterSpec, count: int) -> ClusterSpec:
 
 def _larger_gpu(request: PlanRequest) -> Candidates:
     """The next larger GPUs of the catalog, smallest memory first; in machines of their own by name."""
-    now = build(request.cluster)
-    by_flag = request.cluster == default_cluster(now.gpu.name, now.num_gpus).spec
+    now, by_flag = build(request.cluster), _named_by_flag(request.cluster)
+    if now.gpu.name not in gpus():
+        return  # a card of one's own, of which nothing like it is known
     for gpu in sorted(gpus().values(), key=lambda gpu: (gpu.memory_bytes, gpu.name)):
         if gpu.memory_bytes > now.gpu.memory_bytes and _comparable(now.gpu, gpu, request.job.precision):
             nodes = tuple(replace(node, gpu=gpu.name) for node in request.cluster.nodes)
             spec = replace(request.cluster, nodes=nodes)
             if by_flag:
-                spec = default_cluster(gpu.name, now.num_gpus).spec
+                try:
+                    spec = default_cluster(gpu.name, now.num_gpus).spec
+                except InputError:  # they do not fill its machines
+                    continue
             flag = f"--gpu {gpu.name}" if by_flag else ""
             yield replace(request, cluster=spec), f"use {gpu.name} GPUs", flag
 
 
 def _comparable(asked: Gpu, other: Gpu, precision: TrainingPrecision) -> bool:
-    """One that is no slower, in the same kind of machine, and verified in all that a plan rests on."""
-    machines = [reference_machine(sheet_named(gpu.name)) for gpu in (asked, other)]
+    """One of the same maker that is no slower, in machines as large, verified in all that a plan rests on."""
+    sheets = [sheet_named(gpu.name) for gpu in (asked, other)]
+    machines = [reference_machine(sheet) for sheet in sheets]
     peak = TRAINING[precision].peak
     return (
-        len({(machine.gpus_per_node, machine.scaleup) for machine in machines}) == 1
+        generation_of(asked).maker == generation_of(other).maker
+        and machines[0].gpus_per_node == machines[1].gpus_per_node
+        and sheets[0].scaleup_gb_per_s <= sheets[1].scaleup_gb_per_s
         and other.peak_flop_per_s.get(peak, 0.0) >= asked.peak_flop_per_s.get(peak, math.inf)
         and not {"memory", "memory_bandwidth", "scaleup", peak} & {*other.unverified}
     )
@@ -245,10 +265,12 @@ def _comparable(asked: Gpu, other: Gpu, precision: TrainingPrecision) -> bool:
 
 def _with_adapters(request: PlanRequest) -> Candidates:
     """Small matrices trained beside frozen weights, which is another training."""
-    if request.job.adapter is None:
-        job, words = replace(request.job, adapter=Adapter()), "freeze the weights and train adapters"
-        yield replace(request, job=job), words, "--adapter lora"
-        yield replace(request, job=job, engine=FREE), words, f"--adapter lora --for {FREE}"
+    if request.job.adapter is not None:
+        return
+    for name, words in (("lora", "freeze the weights"), ("qlora", "freeze the weights in four bits")):
+        job, change = replace(request.job, adapter=parse_adapter(name)), f"{words} and train adapters"
+        yield replace(request, job=job), change, f"--adapter {name}"
+        yield replace(request, job=job, engine=FREE), change, f"--adapter {name} --for {FREE}"
 
 
 def _shorter(request: PlanRequest) -> Candidates:

@@ -71,11 +71,33 @@ def read_traces(paths: Sequence[str | Path]) -> tuple[Trace, ...]:
                 f"{name} is no trace", cause, "name Kineto JSON, an nsys SQLite export or rocprofv3 JSON"
             )
     if len({trace.rank for trace in traces}) < len(traces):
+        _require_one_job(traces)
         traces = [
             replace(trace, rank=rank, events=replace(trace.events, rank=rank))
             for rank, trace in enumerate(traces)
         ]
     return tuple(sorted(traces, key=lambda trace: trace.rank))
+
+
+def _require_one_job(traces: Sequence[Trace]) -> None:
+    """Refuse traces of which two say of themselves that they are one rank of a job of several.
+
+    Files of a profiler that counts the GPUs of a host, and those without ranks, are told apart instead.
+
+    Raises:
+        InputError: They are of several jobs.
+    """
+    stated: dict[int, Trace] = {}
+    for trace in traces:
+        if trace.format == "kineto" and trace.world_size > 1:
+            first = stated.setdefault(trace.rank, trace)
+            if first is not trace:
+                raise InputError(
+                    "these traces are of several jobs",
+                    f"{first.source} and {trace.source} are both rank {trace.rank}, "
+                    f"of {first.world_size} and {trace.world_size} ranks",
+                    "name the traces of one job",
+                )
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:

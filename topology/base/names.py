@@ -53,7 +53,7 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
     if whole:
         return whole
     part, each = _part(name), [_part(word) for word in wanted_words]
-    names = [c for c in names if _begins_word(name, c)]
+    names = [c for c in names if _begins_word(name, c) and _is_of_generation(name, c)]
     joined = [c for c in names if part.search(_spelled(c))]
     return joined or [c for c in names if all(word.search(_spelled(c)) for word in each)]
 
@@ -74,6 +74,20 @@ def _begins_word(name: str, candidate: str) -> bool:
     )
 
 
+def _is_of_generation(name: str, candidate: str) -> bool:
+    """Whether a name that ends in one digit behind its family is of that generation, and not of that size.
+
+    >>> _is_of_generation("gemma-4", "gemma-3-4b"), _is_of_generation("llama-3", "llama-3.1-8b")
+    (False, True)
+    """
+    asked = _GENERATION.fullmatch(name.strip().lower())
+    if asked is None:
+        return True
+    family, digit = asked.groups()
+    return re.search(rf"{re.escape(family)}[-_ ]?{digit}(?![0-9]*b)", candidate) is not None
+
+
+_GENERATION = re.compile(r"([a-z]+)[-_ ]?([2-9])")
 _FAMILY = re.compile(r"^[a-z]{2,}(?=[0-9])")
 """What begins a name before the number of a version."""
 

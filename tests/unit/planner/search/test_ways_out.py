@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,13 @@ from planner.search.infeasible import Infeasible
 from planner.search.search import search
 
 CAL = load_calibration()
+CARD = """
+[[gpus]]
+name = "my-card"
+memory_bytes = "24 GiB"
+memory_bandwidth_bytes_per_s = "936 GB/s"
+peak_flop_per_s = { bf16 = "71 TFLOP/s" }
+"""
 QUESTIONS = {
     "70B on half a node": (
         Flags(model="70b", gpus="4"),
@@ -31,6 +39,15 @@ QUESTIONS = {
         Flags(model="deepseek-v3", gpus="64"),
         ("--gpu b300-sxm", "--gpus 192", "--offload optimizer", "--adapter lora --for any"),
     ),
+    "a card of fine-tuners": (
+        Flags(model="8b", gpus="1", gpu="rtx-4090"),
+        ("--adapter qlora --for any",),
+    ),
+    "machines of four": (Flags(model="8b", gpus="2", gpu="a100-pcie-40gb"), ("--gpus 8",)),
+    "half precision on V100": (
+        Flags(model="8b", gpus="2", gpu="v100-sxm-16gb", precision="fp16"),
+        ("--gpu h200-sxm",),
+    ),
 }
 
 
@@ -44,6 +61,15 @@ def test_every_way_out_is_offered_and_leads_out(name: str) -> None:
     assert set(expected) <= set(offered)
     for words in offered:
         assert has_layout(understand(_with(flags, words)).request, CAL), words
+
+
+def test_a_card_of_ones_own_has_ways_out_too(tmp_path: Path) -> None:
+    """It is in no catalog, so that none is like it: more of it, the host's memory, adapters."""
+    file = tmp_path / "mine.toml"
+    file.write_text(CARD, encoding="utf-8")
+    answer = search(understand(Flags(model="70b", cluster=str(file))).request, CAL)
+    assert isinstance(answer, Infeasible)
+    assert answer.nearest
 
 
 def _with(flags: Flags, words: str) -> Flags:

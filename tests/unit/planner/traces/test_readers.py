@@ -101,6 +101,15 @@ def test_ranks_come_from_the_file_or_its_name(tmp_path: Path) -> None:
     assert [trace.rank for trace in read_traces([first, second])] == [3, 5]
 
 
+def test_one_rank_twice_is_of_two_jobs_where_files_say_ranks(tmp_path: Path) -> None:
+    """Two jobs were one with ranks that neither has; files that say none are told apart."""
+    paths = [write(tmp_path / f"{n}.json", kernel("gemm", 10.0, 30.0, 1), rank=2, world=4) for n in (1, 2)]
+    with pytest.raises(InputError, match="both rank 2, of 4 and 4 ranks"):
+        read_traces(paths)
+    single = [write(tmp_path / f"one{n}.json", kernel("gemm", 10.0, 30.0, 1)) for n in (1, 2)]
+    assert [trace.rank for trace in read_traces(single)] == [0, 1]
+
+
 def test_sqlite_views_and_other_databases_are_no_export(tmp_path: Path) -> None:
     """A view runs whatever its author wrote."""
     path = tmp_path / "a.sqlite"
