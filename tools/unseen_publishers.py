@@ -2,7 +2,7 @@
 
 Their step times are in `training_runs_v3.csv` beside the rows of the fit, their layouts of one job in
 `rankings.csv`, their peaks in `PEAK_TABLES`, whose spread is that of the memory's band. Mechanisms were
-worked out with some of these rows in sight. A publisher has one or more publications (tables, threads, READMEs).
+worked out with some of these rows in sight. A publisher has one or more publications: tables, threads.
 """
 
 from __future__ import annotations

@@ -301,8 +301,9 @@ def readme_table(kinds: Sequence[Sequence[RunResult]], unseen: Unseen) -> str:
     ranks = (f"{s.rank_correlation:.2f} / {percent(s.top1_regret)}" for s in everything)
     lines.append(f"| ranking of {memory.ranked_jobs} jobs: Spearman / regret | | " + " | ".join(ranks) + " |")
     said = (
-        f"Peak memory of {memory.memory_rows} runs of the rows above: {percent(memory.memory_median_error)} % "
-        f"in the median, {percent(memory.memory_p90_error)} % at p90. By source: [docs/accuracy.md](docs/accuracy.md)."
+        f"Peak memory of {memory.memory_rows} runs of the rows above: "
+        f"{percent(memory.memory_median_error)} % in the median, {percent(memory.memory_p90_error)} % at p90. "
+        "By source: [docs/accuracy.md](docs/accuracy.md)."
     )
     return "\n".join([*head, *lines, "", said])
 
