@@ -302,7 +302,8 @@ def readme_table(kinds: Sequence[Sequence[RunResult]], unseen: Unseen) -> str:
     lines.append(f"| ranking of {memory.ranked_jobs} jobs: Spearman / regret | | " + " | ".join(ranks) + " |")
     said = (
         f"Peak memory of {memory.memory_rows} runs of the rows above: "
-        f"{percent(memory.memory_median_error)} % in the median, {percent(memory.memory_p90_error)} % at p90. "
+        f"{percent(memory.memory_median_error)} % in the median, "
+        f"{percent(memory.memory_p90_error)} % at p90. "
         "By source: [docs/accuracy.md](docs/accuracy.md)."
     )
     return "\n".join([*head, *lines, "", said])
