@@ -3,6 +3,9 @@
 Everything goes through torch's functional collective operators, so the same call is traced by fake tensors,
 counted by a dispatch mode, and run by gloo or NCCL. A group of one rank costs nothing and issues nothing.
 
+What is gathered or scattered along a dimension goes and comes with that dimension first in memory: a tensor
+that lies so is not copied, and the result, of the shape asked for, lies so (`executor.comm.sequence_first`).
+
 Legend: ``n`` ranks of the group.
 """
 
@@ -36,8 +39,8 @@ Begun = Callable[[], torch.Tensor]
 
 
 def _finish(begun: torch.Tensor, dim: int, _read: torch.Tensor) -> torch.Tensor:
-    """Wait for a collective, which reads its input until then."""
-    return _functional.wait_tensor(begun).transpose(0, dim).contiguous()
+    """Wait for a collective, which reads its input until then; its result lies as it came, `dim` first."""
+    return _functional.wait_tensor(begun).transpose(0, dim)
 
 
 def begin_all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> Begun:

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from executor.comm.collectives import ProcessGroup, all_gather, all_reduce, reduce_scatter
 from executor.comm.cuts import chunk_bounds
+from executor.comm.sequence_first import from_rows, lies_sequence_first, rows_of
 
 SEQUENCE_DIM = 1  # activations are (B, S, H)
 LOGITS_AT_ONCE = 1 << 24  # whose fp32 scores the loss holds: 64 MiB
@@ -124,9 +125,12 @@ class VocabEmbedding(nn.Embedding):
         if self.axis is None or self.axis.size == 1:
             return functional.embedding(tokens, table)
         start, _ = chunk_bounds(self.num_embeddings, self.axis.size, self.axis.rank)
+        if self.axis.sequence_parallel:  # what is scattered lies sequence first
+            tokens = tokens.t()
         inside = (tokens >= start) & (tokens < start + table.shape[0])
         rows = functional.embedding(torch.where(inside, tokens - start, 0), table)
-        return leave_region(rows * inside.unsqueeze(-1), self.axis)
+        partial = rows * inside.unsqueeze(-1)
+        return leave_region(partial.transpose(0, 1) if self.axis.sequence_parallel else partial, self.axis)
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
@@ -140,7 +144,8 @@ class _VocabCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: ProcessGroup | None
     ) -> torch.Tensor:
-        rows, wanted = logits.flatten(0, -2), targets.flatten()
+        turned = lies_sequence_first(logits)
+        rows, wanted = rows_of(logits, sequence_first=turned), (targets.t() if turned else targets).flatten()
         peak = rows.amax(-1).float()
         peak = peak if group is None else all_reduce(peak, group, "max")
         total = torch.empty_like(peak)
@@ -152,18 +157,21 @@ class _VocabCrossEntropy(torch.autograd.Function):
         if group is not None:
             chosen, total = all_reduce(torch.stack((chosen, total)), group).unbind(0)
         ctx.save_for_backward(logits, peak + total.log(), column, inside)
-        return (total.log() - chosen).view_as(targets)
+        losses = total.log() - chosen
+        return losses.unflatten(0, targets.shape[::-1]).t() if turned else losses.view_as(targets)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         logits, log_total, column, inside = ctx.saved_tensors
-        rows, outer = logits.flatten(0, -2), gradients[0].flatten()
+        turned = lies_sequence_first(logits)
+        rows = rows_of(logits, sequence_first=turned)
+        outer = (gradients[0].t() if turned else gradients[0]).flatten()
         hit = -torch.where(inside, outer, 0.0)
         for part in _chunks(rows):
             gradient = _scores(rows, log_total, part).exp_().mul_(outer[part].unsqueeze(-1))
             gradient.scatter_add_(-1, column[part].unsqueeze(-1), hit[part].unsqueeze(-1))
             rows[part] = gradient  # the graph is used once: no second copy
-        return rows.view_as(logits), None, None, None
+        return from_rows(rows, logits, sequence_first=turned), None, None, None
 
 
 def _chunks(rows: torch.Tensor) -> Iterator[slice]:

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from executor.comm.collectives import all_gather, begin_all_gather, begin_reduce_scatter, reduce_scatter
+from executor.comm.sequence_first import from_rows, laid_sequence_first, rows_of, through
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave_region, local
 from executor.model import overlapped
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
@@ -61,7 +62,7 @@ def project(
 ) -> torch.Tensor:
     """Multiply rows x (…, k) by a weight parameter (n, k)."""
     if products is SAME and (delayed is None or not parameter.requires_grad):
-        return functional.linear(x, local(parameter))
+        return SAME.forward(x, local(parameter))
     result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), Leaf(parameter), delayed, products)
     return result
 
@@ -91,7 +92,8 @@ class Linear(nn.Linear):
     def alone(self, x: torch.Tensor) -> torch.Tensor:
         """Project the last dimension by the weight itself."""
         if self.delayed is None and self.products is SAME:
-            return functional.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
+            weight, bias = local(self.weight), None if self.bias is None else local(self.bias)
+            return through(lambda rows: functional.linear(rows, weight, bias), x)
         y = project(x, self.weight, self.delayed, self.products)
         return y if self.bias is None else y + local(self.bias)
 
@@ -110,12 +112,12 @@ class _ScatteredProjection(torch.autograd.Function):
         weight: torch.Tensor,
         leaf: Leaf,
         axis: TensorAxis,
-        delayed: DelayedGradients,
+        delayed: DelayedGradients | None,
         products: Products,
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parameter, ctx.axis, ctx.delayed, ctx.products = leaf.parameter, axis, delayed, products
-        return reduce_scatter(products.forward(x, weight), SEQUENCE_DIM, axis.group)
+        return reduce_scatter(_sequence_first(x, weight, products), SEQUENCE_DIM, axis.group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -127,10 +129,16 @@ class _ScatteredProjection(torch.autograd.Function):
         def weight_gradient(gradient: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
             return [(parameter, products.of_weight(gradient, x))]
 
-        if not ctx.delayed.recording:
+        if ctx.delayed is None or not ctx.delayed.recording:
             return d_x, weight_gradient(whole)[0][1], None, None, None, None
         ctx.delayed.add(lambda: weight_gradient(all_gather(part, SEQUENCE_DIM, axis.group)))
         return d_x, None, None, None, None, None
+
+
+def _sequence_first(x: torch.Tensor, weight: torch.Tensor, products: Products) -> torch.Tensor:
+    """Rows x (B, S, k/t) times a weight (n, k/t), laid out as its parts are sent; may copy x."""
+    result = products.forward(rows_of(x, sequence_first=True), weight)
+    return from_rows(result, x, sequence_first=True)
 
 
 class RowLinear(nn.Linear):
@@ -153,12 +161,15 @@ class RowLinear(nn.Linear):
         scatters = axis is not None and axis.size > 1 and axis.sequence_parallel
         if axis is not None and overlaps(axis, self.products, (self,)):
             y = overlapped.project_scattered(x, self.weight, Leaf(self.weight), axis, delayed)
-        elif delayed is not None and scatters and self.weight.requires_grad:
+        elif axis is not None and scatters and self.weight.requires_grad:
             y = _ScatteredProjection.apply(
                 x, local(self.weight), Leaf(self.weight), axis, delayed, self.products
             )
         else:
-            y = project(x, self.weight, delayed, self.products)
+            if scatters and self.products is SAME:  # a frozen weight
+                y = _sequence_first(x, local(self.weight), self.products)
+            else:
+                y = project(x, self.weight, delayed, self.products)
             if self.lora_A is not None and self.lora_B is not None:
                 y = y + self.scale * self.lora_B.alone(self.lora_A.alone(x))
             y = leave_region(y, axis)
@@ -191,6 +202,7 @@ class _GatheredProjections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed, products = ctx.leaves, ctx.axis, ctx.delayed, ctx.products
+        gradients = tuple(map(laid_sequence_first, gradients))  # both products read them so
         gather = functools.partial(begin_all_gather, x, SEQUENCE_DIM, axis.group)
         later = delayed is not None and delayed.recording
         trains = any(leaf.parameter.requires_grad for leaf in leaves)
@@ -217,10 +229,10 @@ def _sum_of_gemms(
         for row, matrix in zip(rows[1:], matrices[1:], strict=True):
             total += products.of_input(row, matrix)
         return total
-    total = rows[0].flatten(0, -2) @ matrices[0]
+    total = rows_of(rows[0], sequence_first=True) @ matrices[0]
     for row, matrix in zip(rows[1:], matrices[1:], strict=True):
-        total.addmm_(row.flatten(0, -2), matrix)
-    return total.unflatten(0, rows[0].shape[:-1])
+        total.addmm_(rows_of(row, sequence_first=True), matrix)
+    return from_rows(total, rows[0], sequence_first=True)
 
 
 def overlaps(axis: TensorAxis, products: Products, linears: Sequence[Linear | RowLinear]) -> bool:

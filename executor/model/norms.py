@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from executor.comm.sequence_first import through
 from executor.comm.tensor_parallel import local
 
 
@@ -26,9 +27,9 @@ class _RmsNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         dy = gradients[0].float()
         normal = x.float() * scale
-        d_weight = (dy * normal).flatten(0, -2).sum(0)
+        d_weight = (dy * normal).sum(tuple(range(x.dim() - 1)))
         dn = dy * weight.float()
-        dx = scale * (dn - normal * (dn * normal).mean(-1, keepdim=True))
+        dx = (dn - normal * (dn * normal).mean(-1, keepdim=True)) * scale
         return dx.to(x.dtype), d_weight.to(weight.dtype), None
 
 
@@ -63,7 +64,8 @@ class LayerNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise each row."""
         weight = local(self.weight) + self.offset if self.offset else local(self.weight)
-        return functional.layer_norm(x, (x.shape[-1],), weight, local(self.bias), self.epsilon)
+        bias, size = local(self.bias), (x.shape[-1],)
+        return through(lambda rows: functional.layer_norm(rows, size, weight, bias, self.epsilon), x)
 
 
 class _SoftCap(torch.autograd.Function):

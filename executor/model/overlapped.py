@@ -19,6 +19,7 @@ import torch
 from executor.comm.collectives import all_gather
 from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, local
 from executor.model.delayed import DelayedGradients, Leaf, now_or_later
+from executor.model.products.products import SAME
 from executor.torch_internals.operators import fused_gather_multiply, fused_multiply_scatter
 
 
@@ -28,12 +29,12 @@ def gather_multiply(
     """The whole sequence of parts x (B, S/t, k), and it times each weight (n, k)."""
     transposed = [weight.t() for weight in weights]
     whole, results = fused_gather_multiply(x, transposed, SEQUENCE_DIM, axis.group)
-    return whole, [result.contiguous() for result in results]
+    return whole, list(results)
 
 
 def multiply_scatter(x: torch.Tensor, matrix: torch.Tensor, axis: TensorAxis) -> torch.Tensor:
     """This rank's part of the sequence of x (B, S, k) times a matrix (k, n), summed over the axis."""
-    return fused_multiply_scatter(x, matrix, SEQUENCE_DIM, axis.group).contiguous()
+    return fused_multiply_scatter(x, matrix, SEQUENCE_DIM, axis.group)
 
 
 class _GatheredProjections(torch.autograd.Function):
@@ -61,8 +62,8 @@ class _GatheredProjections(torch.autograd.Function):
         d_x = multiply_scatter(rows, matrix, axis)
 
         def weight_gradients(places: Sequence[int]) -> list[torch.Tensor]:
-            whole = all_gather(x, SEQUENCE_DIM, axis.group).flatten(0, -2)
-            return [gradients[place].flatten(0, -2).t() @ whole for place in places]
+            whole = all_gather(x, SEQUENCE_DIM, axis.group)
+            return [SAME.of_weight(gradients[place], whole) for place in places]
 
         return (d_x, None, None, None, *now_or_later(leaves, weight_gradients, delayed))
 
@@ -90,7 +91,7 @@ class _ScatteredProjection(torch.autograd.Function):
         whole, (d_x,) = gather_multiply(part, (weight.t(),), axis)
 
         def weight_gradient(gradient: torch.Tensor) -> torch.Tensor:
-            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+            return SAME.of_weight(gradient, x)
 
         if ctx.delayed is None or not ctx.delayed.recording:
             return d_x, weight_gradient(whole), None, None, None

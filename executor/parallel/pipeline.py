@@ -100,6 +100,15 @@ class Pipeline:
         """Whether this rank computes the loss."""
         return any(stage.index == self.num_stages - 1 for stage in self.stages)
 
+    @property
+    def sequence_first(self) -> bool:
+        """Whether stages leave hidden states with the sequence first in memory."""
+        return self.layout.tp > 1 and self.layout.sequence_parallel
+
+    def as_sent(self, x: torch.Tensor) -> torch.Tensor:
+        """Hidden states (B, S, H) in the shape in which they are sent, or those back from it."""
+        return x.transpose(0, 1) if self.sequence_first else x
+
 
 def build_pipeline(
     spec: ModelSpec,
@@ -248,14 +257,15 @@ class _Run:
 
     def receive(self, action: Action, peer: int) -> None:
         """Start receiving what `action` computes on another rank."""
-        buffer = torch.empty(
-            self.pipeline.hidden_shape, dtype=self.pipeline.hidden_dtype, device=self.pipeline.device
-        )
-        work = dist.irecv(buffer, group=self.pipeline.meshes.group("pp"), group_src=peer)
+        pipeline = self.pipeline
+        sequences, length, size = pipeline.hidden_shape
+        shape = (length, sequences, size) if pipeline.sequence_first else pipeline.hidden_shape
+        buffer = torch.empty(shape, dtype=pipeline.hidden_dtype, device=pipeline.device)
+        work = dist.irecv(buffer, group=pipeline.meshes.group("pp"), group_src=peer)
         follower = consumer(action, self.pipeline.num_stages)
         if follower is None:
             raise RuntimeError(f"nothing waits for {action}")
-        self.inputs[follower] = (buffer, work)
+        self.inputs[follower] = (pipeline.as_sent(buffer), work)
 
     def send(self, action: Action, peer: int) -> None:
         """Start sending the result of `action`."""
@@ -272,7 +282,7 @@ class _Run:
         if follower.stage in self.stage:
             self.inputs[follower] = (result, None)
         else:
-            self.outgoing[action] = result.contiguous()
+            self.outgoing[action] = self.pipeline.as_sent(result).contiguous()
 
     def arrived(self, action: Action) -> torch.Tensor:
         """Take the input of a computation, waiting for its message."""

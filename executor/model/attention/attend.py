@@ -125,11 +125,11 @@ class _GatherKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        return all_gather(x, SEQUENCE, group)
+        return all_gather(x, SEQUENCE, group).contiguous()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return reduce_scatter(gradients[0], SEQUENCE, ctx.group), None
+        return reduce_scatter(gradients[0], SEQUENCE, ctx.group).contiguous(), None
 
 
 def _gathered(

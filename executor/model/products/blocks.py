@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 
+from executor.comm.sequence_first import from_rows, lies_sequence_first, rows_of
 from executor.model.products.block_group_operators import multiply_block_groups, sum_block_groups
 from executor.model.products.block_operators import BLOCK, multiply_blocks
 from executor.model.products.e4m3 import FORMAT, NOT_A_NUMBER, exponents, inverse
@@ -24,11 +25,15 @@ class Blocks(Products):
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows x (…, k) times a weight (n, k): (…, n)."""
-        return product_of_blocks(x.flatten(0, -2), weight).unflatten(0, x.shape[:-1])
+        turned = lies_sequence_first(x)
+        result = product_of_blocks(rows_of(x, sequence_first=turned), weight)
+        return from_rows(result, x, sequence_first=turned)
 
     def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Gradient of the rows, (…, k), of that of the result, (…, n)."""
-        return product_of_blocks(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
+        turned = lies_sequence_first(gradient)
+        result = product_of_blocks(rows_of(gradient, sequence_first=turned), weight.t())
+        return from_rows(result, gradient, sequence_first=turned)
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k); blocks are of consecutive tokens."""

@@ -12,21 +12,24 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from executor.comm.sequence_first import lies_sequence_first, rows_of, through
+
 
 class Products:
     """In the format that the operands have."""
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows x (…, k) times a weight (n, k): (…, n)."""
-        return functional.linear(x, weight)
+        return through(lambda rows: functional.linear(rows, weight), x)
 
     def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Gradient of the rows, (…, k), of that of the result, (…, n)."""
-        return gradient @ weight
+        return through(lambda rows: rows @ weight, gradient)
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k)."""
-        return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+        turned = lies_sequence_first(gradient) or lies_sequence_first(x)
+        return rows_of(gradient, sequence_first=turned).t() @ rows_of(x, sequence_first=turned)
 
     def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 from torch.nn.functional import ScalingType
 
+from executor.comm.sequence_first import from_rows, lies_sequence_first, rows_of
 from executor.model.products.e4m3 import FORMAT, MANTISSA_BITS, exponents, inverse
 from executor.model.products.groups import Padded, padded
 from executor.model.products.products import Products
@@ -27,11 +28,15 @@ class Rows(Products):
 
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Rows x (…, k) times a weight (n, k): (…, n); a GPU's sums may be short."""
-        return multiply_rows(x.flatten(0, -2), weight, fast=True).unflatten(0, x.shape[:-1])
+        turned = lies_sequence_first(x)
+        result = multiply_rows(rows_of(x, sequence_first=turned), weight, fast=True)
+        return from_rows(result, x, sequence_first=turned)
 
     def of_input(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Gradient of the rows, (…, k), of that of the result, (…, n)."""
-        return multiply_rows(gradient.flatten(0, -2), weight.t()).unflatten(0, gradient.shape[:-1])
+        turned = lies_sequence_first(gradient)
+        result = multiply_rows(rows_of(gradient, sequence_first=turned), weight.t())
+        return from_rows(result, gradient, sequence_first=turned)
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k)."""

@@ -1,7 +1,8 @@
-"""Collectives of tensor parallelism: none of a sequence is copied, and those of a backward run under products."""
+"""Collectives of tensor parallelism copy no activations, and those of a backward run under its products."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,28 +13,34 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import NormKind
 from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import TensorAxis
 from executor.model.linear import Linear, project_together
 from executor.torch_internals.groups import end_fake_group, start_fake_group
+from executor.validation.fake_rank import RankTask, fake_rank
+from tests.executor.parallel.test_parity import DENSE
 
 RANKS = 4
 
 
 class Copies(TorchDispatchMode):
-    """Counts operators that write a tensor anew."""
+    """Shapes of tensors of three dimensions that operators write anew."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.of = list[tuple[int, ...]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run it, counted."""
-        self.count += func in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default)
-        return func(*args, **(kwargs or {}))
+        """Run it, noted."""
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.ops.aten.clone.default, torch.ops.aten.copy_.default) and result.dim() > 2:
+            self.of.append(tuple(result.shape))
+        return result
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def ranks() -> Iterator[None]:
     """One process in a group whose collectives return at once."""
     start_fake_group(RANKS, 0)
@@ -41,13 +48,36 @@ def ranks() -> Iterator[None]:
     end_fake_group()
 
 
+@pytest.mark.usefixtures("ranks")
 @pytest.mark.parametrize("collective", [all_gather, reduce_scatter])
-@pytest.mark.parametrize(("sequences", "copies"), [(1, 0), (2, 2)])
-def test_a_sequence_at_a_time_is_sent_as_it_lies(collective: Any, sequences: int, copies: int) -> None:
-    """Of several the part of each is gathered into one message, and spread again."""
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_what_lies_sequence_first_is_sent_as_it_lies(collective: Any, sequences: int) -> None:
+    """Of one sequence or of several: the result is as it came, too."""
     with Copies() as seen:
-        collective(torch.zeros(sequences, 8, 16), 1, dist.group.WORLD)
-    assert seen.count == copies
+        result = collective(torch.zeros(8, sequences, 16).transpose(0, 1), 1, dist.group.WORLD)
+    assert seen.of == []
+    assert result.transpose(0, 1).is_contiguous()
+
+
+@pytest.mark.parametrize("family", ["rmsnorm", "layernorm"])
+def test_a_step_of_several_sequences_copies_no_hidden_states(family: NormKind) -> None:
+    """Forward and backward, but for what a CPU's attention returns: gradients of queries, keys and values."""
+    spec = dataclasses.replace(DENSE, num_layers=2, norm=family)
+    layout = ParallelLayout(tp=2, microbatch_size=2, sequence_parallel=True)
+    task = RankTask(
+        spec=spec,
+        layout=layout,
+        sequence_length=16,
+        num_microbatches=1,
+        layers_of_stage=(2,),
+        recompute_of_stage=(0,),
+        stage=0,
+    )
+    with fake_rank(task) as rank, Copies() as seen:
+        rank.run_microbatches()
+    heads = spec.num_attention_heads // 2, spec.num_key_value_heads // 2
+    of_layer = [(16, 2, count * spec.head_dim) for count in (heads[0], heads[1], heads[1])]
+    assert sorted(seen.of) == sorted(of_layer * spec.num_layers)
 
 
 class Order(TorchDispatchMode):
@@ -67,6 +97,7 @@ class Order(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.usefixtures("ranks")
 def test_messages_of_a_backward_run_under_its_products() -> None:
     """The gather of inputs under the products of their gradient, the sum of that under those of the weights."""
     axis = TensorAxis(group=dist.group.WORLD, size=RANKS, rank=0, sequence_parallel=True)
