@@ -17,7 +17,7 @@ from topology.base.units import GB, GIB, KILO, MEGA, MIB, MS, TERA
 LONGEST_STEP_S = 1e6
 """Eleven days."""
 LARGEST = 1e15
-"""Of a printed number; more is none."""
+"""Of a printed number, as its inverse is the least; more is none."""
 COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[\d{1,2}m")
 """What terminals take for colours and for places on the screen, also where the escape itself was lost."""
 _NUMBER = r"([\d][\d,_]{0,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)"
@@ -68,7 +68,7 @@ class Form:
             printed = float(match.group(1).replace(",", "").replace("_", "")) * _THOUSANDS[thousands]
         except ValueError:
             return None
-        if not 0 <= printed < LARGEST:
+        if not (printed == 0 or 1 / LARGEST < printed < LARGEST):
             return None
         if self.unit == "1/s":
             return 1 / printed if printed > 0 else None

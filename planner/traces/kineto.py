@@ -61,6 +61,8 @@ LONGEST = LONGEST_SECONDS / US
 LATEST = 2.0**62 * NS / US
 """Microseconds of a clock whose nanoseconds fit 63 bits."""
 MOST_GROUPS, MOST_RANKS = 100_000, 10_000_000
+LARGEST = 2.0**63
+"""Of a size or a rank that somebody wrote."""
 _RANK = re.compile(r"rank[-_ ]?(\d{1,7})", re.IGNORECASE)
 
 
@@ -134,7 +136,11 @@ def _add(columns: EventColumns, value: dict[str, Any], kind: int, start: float, 
 def _message(columns: EventColumns, args: dict[str, Any]) -> int:
     """Place of what a collective says of its message."""
     given = {ours: args[key] for key, ours in MESSAGE_KEYS.items() if key in args}
-    return columns.detail_of(f"{given}", lambda: {key: _plain(value) for key, value in given.items()})
+
+    def kept() -> dict[str, Any]:
+        return {key: _ranks(value) if key == "ranks" else _plain(value) for key, value in given.items()}
+
+    return columns.detail_of(f"{given}", kept)
 
 
 @functools.lru_cache(maxsize=100_000)
@@ -143,14 +149,20 @@ def _is_shaped(name: str) -> bool:
 
 
 def _plain(value: Any, depth: int = 4) -> Any:
-    """A value whose lists are short and whose texts are bounded; lists written as text become lists."""
+    """A value whose lists are short and whose texts and numbers are bounded; lists written as text are lists."""
     if isinstance(value, str):
         if value.startswith("[") and re.fullmatch(r"\[[\d,\s]*\]", value[:MOST_RANKS]):
             return tuple(int(part) for part in re.findall(r"\d{1,9}", value))
         return value[:200]
     if isinstance(value, list):
         return tuple(_plain(part, depth - 1) for part in value[:MOST_RANKS]) if depth else ()
-    return value if isinstance(value, int | float | bool) or value is None else None
+    return value if isinstance(value, int | float) and abs(value) < LARGEST else None
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """Ranks of a group: the whole numbers of a list, or of a list written as text."""
+    plain = _plain(value)
+    return tuple(rank for rank in plain if type(rank) is int) if isinstance(plain, tuple) else ()
 
 
 def _trace(name: str, columns: EventColumns, beside: dict[str, Any], first: float, skipped: int) -> Trace:
@@ -221,8 +233,7 @@ def _groups(info: Mapping[str, Any]) -> Iterator[ProcessGroup]:
     for each in listed[:MOST_GROUPS] if isinstance(listed, list) else ():
         if not isinstance(each, dict):
             continue
-        ranks = _plain(each.get("ranks", ()))
-        ranks = tuple(rank for rank in ranks if type(rank) is int) if isinstance(ranks, tuple) else ()
+        ranks = _ranks(each.get("ranks", ()))
         yield ProcessGroup(
             ranks=ranks,
             name=str(each.get("pg_name", ""))[:200],

@@ -135,3 +135,9 @@ def test_any_printed_rate_is_a_measurement(said, words):
     assert found is not None
     assert (found.step_s, found.from_rate) == (pytest.approx(5.0), words)
     assert re.match(r"[\d,.]+ \S+/s|$", found.from_rate)
+
+
+@pytest.mark.parametrize(("printed", "said"), [("1e-320", None), ("1e16", None), ("1,786", 1786.0)])
+def test_a_number_without_an_inverse_is_none(printed, said):
+    """A rate that no step time follows from says nothing."""
+    assert step_line(f"step: 2  loss: 2.0  tps: {printed} ").tokens_per_s_per_gpu == said

@@ -138,3 +138,14 @@ def test_columns_give_back_their_rows() -> None:
     events = Events.of_rows(rows)
     assert [*events.rows()] == rows
     assert [*events.rows(np.array([False, True]))] == rows[1:]
+
+
+@pytest.mark.parametrize("ranks", ["[0, 1]", [0, 1], [[8, 8], 0, "b", 1]])
+def test_what_a_message_says_is_of_its_kind(tmp_path: Path, ranks: object) -> None:
+    """Ranks are whole numbers however they are written, and a size that is none is left out."""
+    said = {"Collective name": "allreduce", "Process Group Ranks": ranks, "In msg nelems": 10**400}
+    event = {"ph": "X", "cat": "cpu_op", "name": "gloo:all_reduce", "ts": 0.0, "dur": 1.0, "args": said}
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    row = read_kineto(path).events.row(0)
+    assert (row.args["ranks"], row.args["elements_in"]) == ((0, 1), None)
