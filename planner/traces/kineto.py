@@ -149,7 +149,7 @@ def _is_shaped(name: str) -> bool:
 
 
 def _plain(value: Any, depth: int = 4) -> Any:
-    """A value whose lists are short and whose texts and numbers are bounded; lists written as text are lists."""
+    """A value whose lists are short, whose texts and numbers are bounded; lists as text are lists."""
     if isinstance(value, str):
         if value.startswith("[") and re.fullmatch(r"\[[\d,\s]*\]", value[:MOST_RANKS]):
             return tuple(int(part) for part in re.findall(r"\d{1,9}", value))

@@ -7,9 +7,16 @@ from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
-from planner.engines.deepspeed import axis_limit
+from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit
 from planner.engines.fields import Facts
-from planner.engines.limit import limit
+from planner.engines.limit import (
+    adapter_limit,
+    compression_limit,
+    further_limit,
+    limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.setting import EngineSetting, Given, Word, fixed, value
 from planner.law import PlanLaw
 
@@ -80,7 +87,17 @@ def replicas_alone(title: str) -> tuple[PlanLaw, ...]:
         ),
     )
     why = f"{title} has data-parallel ranks only"
-    return (*(axis_limit(axis, why) for axis in DATA_PARALLEL_ONLY), whole)
+    return (
+        HALF_ONLY,
+        adapter_limit(title),
+        compression_limit(title),
+        further_limit(title),
+        offload_limit(title),
+        optimizer_limit(title),
+        *(axis_limit(axis, why) for axis in DATA_PARALLEL_ONLY),
+        whole,
+        WHOLE_LAYERS,
+    )
 
 
 NOTHING_GATHERED = {"parameter_overlap": "nothing is gathered", "fsdp_prefetch": "nothing is gathered"}

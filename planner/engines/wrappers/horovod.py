@@ -7,14 +7,6 @@ and precision are the program's own. `horovodrun` starts the ranks of all hosts,
 from __future__ import annotations
 
 from planner.engines.contract import Contract
-from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
-from planner.engines.limit import (
-    adapter_limit,
-    compression_limit,
-    further_limit,
-    offload_limit,
-    optimizer_limit,
-)
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -41,16 +33,7 @@ HOROVOD = Contract(
         *PROGRAM,
         *REPLICAS_ALONE,
     ),
-    limits=(
-        HALF_ONLY,
-        adapter_limit("Horovod"),
-        compression_limit("Horovod"),
-        further_limit("Horovod"),
-        offload_limit("Horovod"),
-        optimizer_limit("Horovod"),
-        *replicas_alone("Horovod"),
-        WHOLE_LAYERS,
-    ),
+    limits=replicas_alone("Horovod"),
     recomputes="all",
     built_in={
         "gradient_overlap": "gradients are summed as soon as they are there, beside the backward pass",

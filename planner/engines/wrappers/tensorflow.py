@@ -8,14 +8,6 @@ it.
 from __future__ import annotations
 
 from planner.engines.contract import Contract
-from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
-from planner.engines.limit import (
-    adapter_limit,
-    compression_limit,
-    further_limit,
-    offload_limit,
-    optimizer_limit,
-)
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -43,16 +35,7 @@ TENSORFLOW = Contract(
         *PROGRAM,
         *REPLICAS_ALONE,
     ),
-    limits=(
-        HALF_ONLY,
-        adapter_limit("tf.distribute"),
-        compression_limit("tf.distribute"),
-        further_limit("tf.distribute"),
-        offload_limit("tf.distribute"),
-        optimizer_limit("tf.distribute"),
-        *replicas_alone("tf.distribute"),
-        WHOLE_LAYERS,
-    ),
+    limits=replicas_alone("tf.distribute"),
     recomputes="all",
     built_in={
         "gradient_overlap": "collectives of the graph start when their gradients are there",
