@@ -23,6 +23,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 for _variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_variable] = "1"
 
+# readline, which a worker loads, writes the width of no screen: answers would fold to it.
+os.environ.pop("COLUMNS", None)
+
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.quantities import format_percent
-from app.reports.answer import Answer, Table, json_text
+from app.reports.answer import NO_BREAK, Answer, Table, json_text
 from app.reports.layout_words import plan_words
 from planner.questions.flags import Flags
 from topology.base.files import read_text
-from topology.base.units import format_chance, format_seconds, three_digits
+from topology.base.units import format_chance, format_seconds, format_seconds_band, three_digits
 
 TABLE: Final = Path(__file__).with_name("recipes.csv")
 COLUMNS: Final = (
@@ -80,7 +80,8 @@ def recipes_answer(rows: Sequence[dict[str, str]]) -> Answer:
     """Rows of the guide as a table; the command of the first says how any is asked anew."""
     cells = tuple(_cells(row) for row in rows)
     dates = sorted({row["as_of"] for row in rows})
-    note = f"searched {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; anew: {command_of(rows[0])}"
+    anew = command_of(rows[0]).replace(" ", NO_BREAK)
+    note = f"searched {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; anew: {anew}"
     table = Table(
         title="",
         columns=("model", "GPU", "GPUs", "tokens", "layout", "step", "80 % band", "MFU", "GiB", "OOM"),
@@ -100,7 +101,7 @@ def _cells(row: dict[str, str]) -> tuple[str, ...]:
         return (*asked, f"none: {row['reason']}", *("–",) * 5)
     step, low, high = (float(row[name]) for name in ("step_time_s", "lower_s", "upper_s"))
     return (
-        *asked, row["layout"], format_seconds(step), f"{three_digits(low)} – {three_digits(high)} s",
+        *asked, row["layout"], format_seconds(step), format_seconds_band(step, low, high),
         format_percent(float(row["mfu"])), three_digits(float(row["peak_memory_gib"])),
         format_chance(float(row["out_of_memory_chance"])),
     )  # fmt: skip

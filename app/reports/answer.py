@@ -32,9 +32,12 @@ _FORMAT_OF_SUFFIX: Mapping[str, Format] = {".json": "json", ".csv": "csv", ".md"
 _BOLD, _DIM, _ACCENT = "1", "2", "36"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _DEFAULT_WIDTH = 110
-_NO_BREAK = "\u00a0"
+NO_BREAK = "\u00a0"
+"""A space at which no line is broken: of a flag and its value, of a command."""
 _NARROWEST = 16
 """Characters of a column that is wrapped, at least."""
+_ROWS_AT_ONCE = 20
+"""Of a table whose columns stand in parts, so that a screen holds all parts of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +137,9 @@ def emit(
     if answer.brief and not full and output is None and chosen == "table":
         answer = replace(answer, sections=answer.brief)
     colour = output is None and wants_colour(sys.stdout)
-    isatty = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if isatty else _DEFAULT_WIDTH
-    text = render(answer, chosen, width=width, colour=colour)
+    on_screen = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if on_screen else _DEFAULT_WIDTH
+    text = render(answer, chosen, width=width, colour=colour, folds=on_screen and output is None)
     if output is None:
         print_text(text, is_json=chosen == "json")
     else:
@@ -160,15 +163,26 @@ def check_destination(*, wanted: str | None, as_json: bool, output: Path | None)
         )
 
 
-def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colour: bool = False) -> str:
-    """Give the text of an answer in one of the formats."""
+def render(
+    answer: Answer,
+    chosen: Format,
+    *,
+    width: int = _DEFAULT_WIDTH,
+    colour: bool = False,
+    folds: bool = False,
+) -> str:
+    """Give the text of an answer in one of the formats.
+
+    A table `folds` where it is wider than a screen: its heads are broken, then its columns stand in parts one
+    under the other. In a pipe a row stays a line.
+    """
     if chosen == "json":
         return answer.document().rstrip("\n") + "\n"
     if chosen == "csv":
         return csv_text(answer.records)
     if chosen == "markdown":
-        return _markdown(answer).replace(_NO_BREAK, " ")
-    return _screen(answer, width, colour=colour).replace(_NO_BREAK, " ")
+        return _markdown(answer).replace(NO_BREAK, " ")
+    return _screen(answer, width, colour=colour, folds=folds).replace(NO_BREAK, " ")
 
 
 def write_file(path: Path, text: str, *, fix: str = "give --output a file you may write") -> None:
@@ -234,10 +248,10 @@ def bar(fraction: float, width: int = 24) -> str:
     return (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def _screen(answer: Answer, width: int, *, colour: bool) -> str:
+def _screen(answer: Answer, width: int, *, colour: bool, folds: bool) -> str:
     """Lay an answer out for a terminal."""
     head = answer.headline
-    sections = [_screen_section(section, width, colour=colour) for section in answer.sections]
+    sections = [_screen_section(section, width, colour=colour, folds=folds) for section in answer.sections]
     if head and answer.sections and _is_summary(answer.sections[0]):
         lines = [_paint(line, _BOLD, colour=colour) for line in _wrapped(head, width, first="", rest="    ")]
         return "\n\n".join(("\n".join((*lines, sections[0])), *sections[1:])) + "\n"
@@ -262,13 +276,13 @@ def _screen_item(text: str, width: int, mark: str) -> list[str]:
     return lines + [line for each in further for line in _wrapped(each, width, first=rest, rest=rest)]
 
 
-def _screen_section(section: Section, width: int, *, colour: bool) -> str:
+def _screen_section(section: Section, width: int, *, colour: bool, folds: bool) -> str:
     """Lay one section out: a title, then indented lines."""
     title = [_paint(section.title, f"{_BOLD};{_ACCENT}", colour=colour)] if section.title else []
     if isinstance(section, Facts):
         body = _screen_facts(section, width, colour=colour)
     elif isinstance(section, Table):
-        body = _screen_table(section, width, colour=colour)
+        body = _screen_table(section, width, colour=colour, folds=folds)
     else:
         body = [
             line
@@ -294,23 +308,73 @@ def _screen_facts(section: Facts, width: int, *, colour: bool) -> list[str]:
     return lines
 
 
-def _screen_table(section: Table, width: int, *, colour: bool) -> list[str]:
+def _screen_table(section: Table, width: int, *, colour: bool, folds: bool) -> list[str]:
     """Align columns; two spaces between them, no rules."""
-    widths = [
-        max(len(cell) for cell in column) for column in zip(section.columns, *section.rows, strict=True)
-    ]
+    columns = list(zip(section.columns, *section.rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
     align = section.align or "l" + "r" * (len(section.columns) - 1)
-    while section.wraps and sum(widths) + 2 * len(widths) > width:
-        widest = max(section.wraps, key=lambda column: widths[column])
-        if widths[widest] <= _NARROWEST:
+    narrowest = {column: _narrowest(columns[column]) for column in section.wraps}
+    while _row_width(widths) > width:
+        wide = [column for column, least in narrowest.items() if widths[column] > least]
+        if not wide:
             break
-        widths[widest] -= 1
-    lines = [_paint(_row(section.columns, widths, align), _DIM, colour=colour)]
-    for row in section.rows:
-        lines += _rows(row, widths, align)
+        widths[max(wide, key=lambda column: widths[column])] -= 1
+    parts: list[Sequence[int]] = [range(len(columns))]
+    if folds and _row_width(widths) > width:
+        least = [max(map(len, (*head.split(), *cells))) for head, *cells in columns]
+        key = _key(section.rows)
+        widest = max(_NARROWEST, width - _row_width(widths[:key]) - 2)
+        widths = [min(each, most, widest) for each, most in zip(widths, least, strict=True)]
+        parts = _parts(widths, width, key)
+    at_once = len(section.rows) if len(parts) == 1 else _ROWS_AT_ONCE
+    lines = list[str]()
+    for start in range(0, max(1, len(section.rows)), max(1, at_once)):
+        for part in parts:
+            those = [widths[i] for i in part], "".join(align[i] for i in part)
+            heads = _rows([section.columns[i] for i in part], *those)
+            lines += [""] * bool(lines) + [_paint(line, _DIM, colour=colour) for line in heads]
+            for row in section.rows[start : start + at_once]:
+                lines += _rows([row[i] for i in part], *those)
     if section.note:
-        lines.append(_paint(f"  {section.note}", _DIM, colour=colour))
+        note = _wrapped(section.note, width, first="  ", rest="  ") if folds else [f"  {section.note}"]
+        lines += [_paint(line, _DIM, colour=colour) for line in note]
     return lines
+
+
+def _narrowest(cells: Sequence[str]) -> int:
+    """Characters of a column whose cells are broken at spaces, at least: no word is."""
+    words = (word for cell in cells for word in cell.replace(NO_BREAK, " ").split())
+    return max(_NARROWEST, max(map(len, words), default=0))
+
+
+def _row_width(widths: Sequence[int]) -> int:
+    """Characters of a row whose columns are so wide."""
+    return sum(widths) + 2 * len(widths)
+
+
+def _key(rows: Sequence[Sequence[str]]) -> int:
+    """How many of the first columns tell the rows apart.
+
+    >>> _key((("1", "2", "x"), ("1", "4", "y"))), _key((("a", "x"), ("a", "x")))
+    (2, 1)
+    """
+    counts = range(1, len(rows[0]) if rows else 1)
+    return next((count for count in counts if len({tuple(row[:count]) for row in rows}) == len(rows)), 1)
+
+
+def _parts(widths: Sequence[int], width: int, key: int) -> list[Sequence[int]]:
+    """Columns of each part of a table that is wider than a screen; each begins with the `key` first.
+
+    >>> _parts((4, 10, 10, 10), 30, 1)
+    [[0, 1, 2], [0, 3]]
+    """
+    first = list(range(key))
+    parts: list[list[int]] = [[*first]]
+    for column in range(key, len(widths)):
+        if len(parts[-1]) > key and _row_width([widths[i] for i in (*parts[-1], column)]) > width:
+            parts.append([*first])
+        parts[-1].append(column)
+    return [*parts]
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
@@ -333,7 +397,7 @@ def _rows(cells: Sequence[str], widths: Sequence[int], align: str) -> list[str]:
 
 def _broken(cell: str, width: int) -> list[str]:
     """The lines of one cell; words that are kept together are not where they are too long for that."""
-    parts = [part.replace(_NO_BREAK, " ") if len(part) > width else part for part in cell.split(" ")]
+    parts = [part.replace(NO_BREAK, " ") if len(part) > width else part for part in cell.split(" ")]
     return textwrap.wrap(" ".join(parts), width, break_long_words=False, break_on_hyphens=False)
 
 

@@ -16,7 +16,14 @@ from planner.engines.contracts import engine_of_stack
 from planner.plan import FREE, Plan, PlanRequest, steps_of_request
 from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
-from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
+from topology.base.units import (
+    KILO,
+    format_bytes,
+    format_flop_per_s,
+    format_seconds,
+    format_seconds_band,
+    three_digits,
+)
 from topology.cluster import Cluster
 from topology.pools.kinds import kinds_of
 from topology.pools.rates import rate_of, unpriced
@@ -123,9 +130,7 @@ def throughput_text(request: PlanRequest, estimate: Estimate) -> str:
 
 def band_text(estimate: Estimate) -> str:
     """The band of the step, both ends in the unit of the step time."""
-    factor, unit = time_unit(estimate.step_time_s)
-    low, high = (three_digits(end_s / factor) for end_s in (estimate.lower_s, estimate.upper_s))
-    return f"{low} – {high} {unit}"
+    return format_seconds_band(estimate.step_time_s, estimate.lower_s, estimate.upper_s)
 
 
 def mean_peak(plan: Plan) -> float | None:

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.analysis.plan_diff import diff_answer
 from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
@@ -64,6 +66,31 @@ def test_long_lines_wrap_to_the_screen():
     """No wrapped line is longer than the terminal."""
     answer = Answer(headline="", sections=(Lines(title="", lines=("word " * 60,)),), document=lambda: "{}")
     assert max(len(line) for line in render(answer, "table", width=60).splitlines()) <= 60
+
+
+@given(
+    cells=st.lists(st.lists(st.integers(1, 30), min_size=7, max_size=7), min_size=1, max_size=45),
+    width=st.integers(60, 120),
+)
+@settings(max_examples=25)
+def test_a_table_folds_to_the_screen(cells, width):
+    """No row is wider than the screen, each part of it says which row it is, and no cell is lost."""
+    rows = tuple((f"row {i}", *(letter * size for letter, size in zip("abcdefg", row, strict=True)))
+                 for i, row in enumerate(cells))  # fmt: skip
+    table = Table(title="", columns=("name", *(f"head of {letter}" for letter in "abcdefg")), rows=rows)
+    answer = Answer(headline="", sections=(table,), document=lambda: "{}")
+    text = render(answer, "table", width=width, folds=True)
+    assert max(map(len, text.splitlines())) <= width
+    for name, *others in rows:
+        of_row = [line for line in text.splitlines() if re.match(rf"  {name}(\s|$)", line)]
+        assert [word for line in of_row for word in line.split()[2:]] == others
+
+
+def test_a_row_stays_a_line_in_a_pipe():
+    """What reads lines finds a row on one, however wide."""
+    table = Table(title="", columns=("a", "b"), rows=(("x" * 90, "y" * 90),))
+    answer = Answer(headline="", sections=(table,), document=lambda: "{}")
+    assert any("xy" in line.replace(" ", "") for line in render(answer, "table", width=80).splitlines())
 
 
 def test_json_refuses_nan():

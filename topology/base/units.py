@@ -145,6 +145,16 @@ def format_seconds(value: float) -> str:
     return f"{three_digits(value / factor)} {unit}"
 
 
+def format_seconds_band(value: float, low: float, high: float) -> str:
+    """Return both ends of a time's band in the unit of the time, seconds all three.
+
+    >>> format_seconds_band(0.0301, 0.0271, 0.0334), format_seconds_band(114.0, 102.0, 129.0)
+    ('27.1 – 33.4 ms', '102 – 129 s')
+    """
+    factor, unit = time_unit(value)
+    return f"{three_digits(low / factor)} – {three_digits(high / factor)} {unit}"
+
+
 def time_unit(value: float) -> tuple[float, str]:
     """Return the unit in which a time reads best, in seconds, and its name: minutes from 20, hours from 2.
 

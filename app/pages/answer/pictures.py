@@ -74,7 +74,7 @@ from planner.campaign.finish import campaign_or_none, with_campaign
 from planner.plan import Plan
 from planner.pricing import capacity_of_fullest
 from topology.base.counts import counted
-from topology.base.units import TERA, format_bytes, format_seconds, three_digits
+from topology.base.units import TERA, format_bytes, format_seconds, format_seconds_band, three_digits
 from topology.hardware.gpu import Gpu
 
 VIEWS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -335,7 +335,7 @@ def point_columns(points: Sequence[ScalePoint], varied: str) -> dict[str, list[s
             varied: f"{point.value:,}",
             "layout": point.layout,
             "step time": format_seconds(point.step_time_s),
-            "80 % band": f"{format_seconds(point.lower_s)} – {format_seconds(point.upper_s)}",
+            "80 % band": format_seconds_band(point.step_time_s, point.lower_s, point.upper_s),
             "tokens/s": format_number(point.tokens_per_s),
         }
         for point in points

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.quantities import format_share
-from app.reports.answer import Answer, Lines, Section, Table, json_text
+from app.reports.answer import NO_BREAK, Answer, Lines, Section, Table, json_text
 from app.reports.answer import Facts as Pairs
 from app.reports.audit.facts import fact_record, facts_table
 from costmodel.calibration.bench_files import Figures
@@ -334,7 +334,7 @@ def _changes(audit: LoadAudit) -> Table:
             f"{change.requests_per_s:.3g}/s",
             *_times(change.ttft_s, change.tpot_s),
             "all of it" if change.whole else "alone",
-            " ".join(word.replace(" ", "\u00a0") for word in change.set),
+            " ".join(word.replace(" ", NO_BREAK) for word in change.set),
         )
         for change in audit.changes
     )

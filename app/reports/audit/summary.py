@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from app.quantities import format_over_best
+from app.reports.answer import NO_BREAK
 from app.reports.plan_headline import cluster_of
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of
@@ -203,6 +204,6 @@ def _distance(audit: Audit) -> Iterator[str]:
 
 def change_words(change: Change) -> str:
     """Words to write, each with its value on one line, then those to take away."""
-    result = [word.replace(" ", "\u00a0") for word in change.set]
-    gone = [f"without\u00a0{change.remove[0]}", *change.remove[1:]] if change.remove else []
+    result = [word.replace(" ", NO_BREAK) for word in change.set]
+    gone = [f"without{NO_BREAK}{change.remove[0]}", *change.remove[1:]] if change.remove else []
     return " ".join((*result, *gone))
