@@ -86,7 +86,7 @@ def best_splits(done: Search, count: int) -> list[Choice]:
 
 
 def _split_likely(done: Search, count: int) -> None:
-    """Split the layouts that the search had no need to, until none that is left can be among the best `count`.
+    """Split what the search had no need to, until nothing that is left can be among the best `count`.
 
     Where a deadline may drop any of those, all are split.
     """

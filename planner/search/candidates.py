@@ -68,7 +68,7 @@ def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
 
 
 def unsplit(problem: Problem, priced: Priced, row: int) -> Candidate:
-    """Read one row of priced layouts and bound what no engine need be told: no split it can be told is faster."""
+    """Read one row of priced layouts and bound all splits of it, those that no engine can be told too."""
     layout = priced.table.layout(row)
     item = priced.take(slice(row, row + 1))
     runs = [run.count for run in layer_runs(problem.model)]

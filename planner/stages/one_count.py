@@ -45,7 +45,7 @@ FEW_THRESHOLDS = 2
 
 @functools.lru_cache(maxsize=SPLITS_KEPT)
 def bound_any(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
-    """Bound the step time over all splits, those that no engine can be told among them: a fraction of the work."""
+    """Bound the step time over all splits, whether an engine can be told them or not: far less work."""
     return bound_stages(costs, chunk_ranks)
 
 
