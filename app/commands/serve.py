@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +14,6 @@ from app.flags.serve import takes_load
 from app.flags.shared import AsJson, OutputFormat
 from planner.questions.flags import ServeFlags
 from topology.base.counts import is_numeral
-from topology.base.errors import NoFeasiblePlanError
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
@@ -159,8 +157,7 @@ def command(
         from app.reports.serving.autoscale import day_of
 
         day_of(asked.trace)
-    with refusal_as_json(wanted=as_json):
-        plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
+    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     answer = fleet_answer(plan, asked, policy=policy if follow else None)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
@@ -177,25 +174,6 @@ def command(
         scaling = _scaling(plan, asked, policy) if autoscale else None
         write_deployment(plan, save_dir, scaling=scaling, forms=forms)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
-
-
-@contextmanager
-def refusal_as_json(*, wanted: bool) -> Iterator[None]:
-    """Write as JSON that no server starts, where memory is why, before the three lines say so."""
-    try:
-        yield
-    except NoFeasiblePlanError as refused:
-        from planner.serving.plan import ServingInfeasible, keys_of_refusal
-
-        if wanted and isinstance(refused.answer, ServingInfeasible) and refused.answer.out_of_memory:
-            import json
-
-            from app.reports.answer import print_text
-
-            print_text(
-                json.dumps(keys_of_refusal(refused.answer), indent=2, ensure_ascii=False), is_json=True
-            )
-        raise
 
 
 def _refuse_beside_caches(asked: Mapping[str, bool]) -> None:
