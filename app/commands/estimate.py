@@ -22,7 +22,8 @@ def command(
 
     The layout is held as it is. Stages are as the engine fills them, or as --set
     layout.layers_of_stage=20*3-18 says (auto: as the planner would). Nothing is recomputed, unless --set
-    layout.recompute=full (every layer), full:N (N layers of every pipeline rank) or full:auto (as few as fit).
+    layout.recompute=full (every layer), full:N (N layers of every pipeline rank) or full:auto (as few as
+    fit).
     """
     from app.actions.module import understood_question
     from app.actions.plan import given_plan, switch_worth_most

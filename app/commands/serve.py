@@ -130,8 +130,8 @@ def command(
     """Plan serving: how many GPUs, which layout and precision, for a load and its latency limits.
 
     Modes, precisions and GPU kinds that are not named are compared. Without --gpus the smallest and the
-    cheapest fleet are found. --output takes the tokens of an output when it is a number, and otherwise the
-    file to write to.
+    cheapest fleet are found. A number behind --output is the tokens of an output; anything else is the file
+    to write to.
     """
     from app.reports.answer import check_destination, emit, note
     from planner.questions.serving.understand import understand_serving

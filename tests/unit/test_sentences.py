@@ -7,8 +7,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "lint_sentences.py"))
-REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
-MOST_OF_HELP = 40
 
 
 @pytest.mark.parametrize("path", TOOL["pages"](), ids=lambda path: str(path.relative_to(ROOT)))
@@ -25,9 +23,3 @@ def test_the_mean_sentence_has_at_most_twenty_words():
         for text in TOOL["sentences"](path.read_text("utf-8"))
     ]
     assert sum(counts) / len(counts) <= 20
-
-
-@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_sentence_of_the_reference_has_more_than_forty_words(path):
-    """It is written from the help of commands."""
-    assert [pair for pair in TOOL["long_ones"](path) if pair[0] > MOST_OF_HELP] == []
