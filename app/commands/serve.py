@@ -11,7 +11,7 @@ import typer
 
 from app.flags.sections import OUTPUT, QUESTION, further
 from app.flags.serve import takes_load
-from app.flags.shared import AsJson, OutputFormat
+from app.flags.shared import AsJson, Full, OutputFormat
 from planner.questions.flags import ServeFlags
 from topology.base.counts import is_numeral
 
@@ -114,6 +114,7 @@ def command(
             rich_help_panel=QUESTION,
         ),
     ] = None,
+    full: Full = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -173,7 +174,8 @@ def command(
     if save_dir is not None:
         scaling = _scaling(plan, asked, policy) if autoscale else None
         write_deployment(plan, save_dir, scaling=scaling, forms=forms)
-    return emit(answer, wanted=output_format, as_json=as_json, output=destination)
+    whole = full or any((follow, rehearse, sensitivity, pareto))  # their tables were asked for
+    return emit(answer, wanted=output_format, as_json=as_json, output=destination, full=whole)
 
 
 def _refuse_beside_caches(asked: Mapping[str, bool]) -> None:
