@@ -57,7 +57,7 @@ def command(
         Path | None,
         typer.Option(
             "--save-dir",
-            help="Write a folder that starts the fleet: scripts, router, load test.",
+            help="Write a folder that starts the fleet, and a load test.",
             metavar="DIR",
             rich_help_panel=OUTPUT,
         ),

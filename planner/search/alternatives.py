@@ -26,11 +26,11 @@ from planner.search.candidates import (
     Choice,
     candidate,
     estimate_of,
+    expressible,
     layers_of_stage,
     safety,
     seed_choice,
     shape_of,
-    told,
 )
 from planner.search.state import Search
 from planner.space.unfold import shardings
@@ -94,7 +94,7 @@ def _split_likely(done: Search, count: int) -> None:
         scores = sorted(score for score, _, _ in done.pool.values())
         if not done.goal.has_deadline and len(scores) > count and bound > scores[count] * (1 + ROUNDING):
             break
-        seed = seed_choice(told(result))
+        seed = seed_choice(expressible(result))
         if seed is not None:
             done.remember(seed, turn)
 

@@ -40,10 +40,10 @@ from planner.search.candidates import (
     Choice,
     choice,
     decide,
+    expressible,
     require_searchable,
     seed_choice,
     settled_by_bound,
-    told,
     unsplit,
 )
 from planner.search.state import Progress, Search
@@ -350,7 +350,7 @@ def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
         search.unsplit.append((any_split, search.splits(), result))
         search.dismissed.by_bound("split-bound", np.array([max(bound, any_split)]))
         return
-    result = told(result)
+    result = expressible(result)
     bound = max(bound, float(search.goal.score(result.layout.num_gpus, result.known.bound_s)))
     seed, survives = seed_choice(result), bound < search.cutoff
     if seed is not None:

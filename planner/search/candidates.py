@@ -64,7 +64,7 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
 
 def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
-    return told(unsplit(problem, priced, row))
+    return expressible(unsplit(problem, priced, row))
 
 
 def unsplit(problem: Problem, priced: Priced, row: int) -> Candidate:
@@ -86,7 +86,7 @@ def unsplit(problem: Problem, priced: Priced, row: int) -> Candidate:
     )
 
 
-def told(any_split: Candidate) -> Candidate:
+def expressible(any_split: Candidate) -> Candidate:
     """A layout of `unsplit` with the bound and the proposal of the splits that its engine can be told."""
     x = any_split
     known = bound_expressible(x.deciding, ranks_of_chunks(x.layout), x.recomputes)
