@@ -60,7 +60,19 @@ def run(arguments: list[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
     with warnings.catch_warnings():
         warnings.showwarning = _noting(warnings.showwarning)
-        return run_guarded(lambda: _dispatch(words), debug=debug)
+        return run_guarded(lambda: _dispatch(words), debug=debug, as_json=asks_for_json(words))
+
+
+def asks_for_json(words: list[str]) -> bool:
+    """Whether a command line asks for a document, even where nothing else of it can be read.
+
+    >>> asks_for_json(["--model", "70b", "--json"]), asks_for_json(["audit", "--", "train.py", "--json"])
+    (True, False)
+    >>> asks_for_json(["sweep", "--format", "json"]), asks_for_json(["sweep", "--format=csv"])
+    (True, False)
+    """
+    flags, _ = _before_command(words)
+    return "--json" in flags or "--format=json" in flags or ("--format", "json") in pairwise(flags)
 
 
 def helped(words: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from app.terminal.streams import WRITE_FAILURES, discard, tell
+from app.terminal.streams import WRITE_FAILURES, discard, json_for, tell
 from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError, shortened
 from topology.base.files import LONGEST_PATH
 
@@ -39,13 +39,19 @@ def three_lines(error: InputError) -> str:
     return f"error: {_line(error.what)}\ncause: {_line(error.cause)}\nhelp:  {_line(error.fix)}"
 
 
-def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
-    """Run a command and turn whatever escapes it into an exit code, explained on stderr."""
+def run_guarded(action: Callable[[], int], *, debug: bool, as_json: bool = False) -> int:
+    """Run a command and turn whatever escapes it into an exit code, explained on stderr.
+
+    Args:
+        action: The command.
+        debug: Whether a defect shows its traceback.
+        as_json: Whether a program reads stdout: then it gets what is wrong as a document, too.
+    """
     try:
         return action()
     except InputError as error:
-        tell(f"{three_lines(error)}\n")
-        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError | PlanChangedError) else BAD_INPUT
+        no = isinstance(error, NoFeasiblePlanError | PlanChangedError)
+        return _refused(error, NO_FEASIBLE_PLAN if no else BAD_INPUT, as_json=as_json)
     except KeyboardInterrupt:
         return interrupted()
     except BrokenPipeError:
@@ -59,12 +65,26 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
             tell(f"{three_lines(unwritten(error))}\n")
             return BAD_INPUT
         if isinstance(error, OSError) and error.filename is not None and error.errno in PATH_FAILURES:
-            tell(f"{three_lines(unusable(error))}\n")
-            return BAD_INPUT
+            return _refused(unusable(error), BAD_INPUT, as_json=as_json)
         if debug:
             tell(traceback.format_exc())
-        tell(f"{three_lines(defect(error))}\n")
-        return INTERNAL_ERROR
+        return _refused(defect(error), INTERNAL_ERROR, as_json=as_json)
+
+
+def _refused(error: InputError, exit_code: int, *, as_json: bool) -> int:
+    """Say what is wrong in three lines, and to a program as a document; returns the exit code."""
+    if as_json:
+        from app.reports.answer import json_text
+        from app.reports.refusal import refusal_document
+
+        text = json_text(refusal_document(error, exit_code))
+        try:
+            sys.stdout.write(json_for(sys.stdout, f"{text}\n"))
+            sys.stdout.flush()
+        except OSError:  # nobody reads it, or the disk is full: stderr and the exit code say the same
+            discard(sys.stdout)
+    tell(f"{three_lines(error)}\n")
+    return exit_code
 
 
 def of_interrupt(error: BaseException | None) -> bool:

@@ -29,7 +29,7 @@ def pages(named: Sequence[str] = ()) -> list[Path]:
         *(
             path
             for path in sorted((ROOT / "docs").rglob("*.md"))
-            if not {"notes", "decisions", "reference"} & {*path.parts}
+            if not {"notes", "decisions"} & {*path.parts}
         ),
     ]
 

@@ -217,16 +217,17 @@ def chance_table(results: Sequence[RunResult]) -> str:
 
 
 def terms_text() -> str:
-    """The terms of the band in percent."""
+    """A table of the terms of the band in percent."""
     time = deviations()["time"]
     named = {name: time[name] for name in TERMS} | {
         f"level on {engine}": level for engine, level in time["engines"].items()
     }
     named["level on others"] = time["level"]
     named["host"] = time["hosts"]["difference"]
-    return ", ".join(
-        f"*{name}* {percent(math.expm1(QUANTILE_80 * float(value)))}" for name, value in named.items()
-    )
+    rows = [
+        f"| {name} | {percent(math.expm1(QUANTILE_80 * float(value)))} |" for name, value in named.items()
+    ]
+    return "\n".join(["| term, each alone | half width, % |", "|---|---:|", *rows])
 
 
 def page(

@@ -202,7 +202,7 @@ def _section(contract: Contract) -> str:
         f"{words} words in {spellings} spellings, from {contract.source}.",
         "",
     ]
-    lines += [f"Rules of its own: {limits}.", ""]
+    lines += ["| rules of its own |", "|---|", f"| {limits} |", ""]
     lines += [f"The program is yours: it {contract.program}. {PROGRAM}", ""] if contract.program else []
     lines += [f"- `{one.name}={one.value}`: {one.why}." for one in contract.environment]
     lines += [f"- `{name}` without a word: {why}." for name, why in contract.built_in.items()]

@@ -72,7 +72,12 @@ QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "topology": (("--gpus", "16"), ("--gpu", "gb200", "--gpus", "72")),
 }
 """Questions by command, whose answers must hold to its schema."""
-VERSIONS: Final[Mapping[str, int]] = {"memory": 3, "verify": 1, "recipes": 1, "diagnose": 1, "watch": 1}
+REFUSAL: Final = "refusal"
+"""Names the schema of what every command writes that has no answer."""
+VERSIONS: Final[Mapping[str, int]] = {
+    "memory": 3, "verify": 1, "recipes": 1, "diagnose": 1, "watch": 1, "accuracy": 1, "calibrate": 1,
+    "bench": 1, "run": 1, "validate": 1, "tokenize": 1, "convert": 1, REFUSAL: 1,
+}  # fmt: skip
 """Of a schema; `USUAL_VERSION` where nothing is said."""
 USUAL_VERSION: Final = 2
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -259,16 +264,10 @@ def forms() -> dict[str, Any]:
     from costmodel.memory.fit import Fit
     from planner.analysis.campaign.watch import Watched
     from planner.analysis.explain import Explanation
-    from planner.law import Violation
     from planner.plan import Plan
     from planner.rules.meanings import Meaning
-    from planner.search.infeasible import RequestChange
     from planner.search.verify import Verification
 
-    infeasible = Record({
-        "status": Literal["infeasible"], "violations": tuple[Violation, ...],
-        "rejected": Mapping[str, int], "nearest": tuple[RequestChange, ...],
-    })  # fmt: skip
     choice = Record({"first": Any, "second": Any})
     quantity = Record({"first": float | None, "second": float | None, "relative": float | None})
     rung = {
@@ -281,7 +280,7 @@ def forms() -> dict[str, Any]:
         "train": Plan,
         "estimate": Plan,
         "serve": _serve_form(),
-        "explain": OneOf((Explanation, infeasible)),
+        "explain": OneOf((Explanation, _refusal_form(Literal["infeasible"]))),
         "verify": record_of(Verification, holds=bool),
         "watch": Watched,
         "diff": Record({
@@ -302,7 +301,126 @@ def forms() -> dict[str, Any]:
         "rule": OneOf((Record({"rules": [Meaning]}), Meaning)),
         "topology": _topology_form(),
         "diagnose": _diagnosis_form(),
+        "accuracy": _accuracy_form(),
+        "calibrate": _calibration_form(),
+        "bench": _bench_form(),
+        "run": _run_form(),
+        "validate": _validation_form(),
+        "tokenize": _tokenized_form(),
+        "convert": _published_form(),
+        REFUSAL: _refusal_form(),
     }  # fmt: skip
+
+
+def _refusal_form(status: Any = None) -> Record:
+    """Why a command has no answer; of which kind, where it has but one."""
+    from app.reports.refusal import Status
+    from planner.law import Violation
+    from planner.search.infeasible import RequestChange
+
+    return Record({
+        "status": status or Status, "violations": tuple[Violation, ...], "rejected": Mapping[str, int],
+        "nearest": tuple[RequestChange, ...], "error": str, "cause": str, "help": str, "exit_code": int,
+    })  # fmt: skip
+
+
+def _accuracy_form() -> OneOf:
+    """Rows and errors by group, of training runs or of serving runs."""
+    from costmodel.accuracy.anchor import Anchor
+    from costmodel.accuracy.serving import ServingSummary
+    from costmodel.accuracy.training import Summary
+    from costmodel.training.constants import Constant
+
+    row = {
+        **dict.fromkeys(("id", "status", "reason", "source", "gpu", "framework", "model", "stack"), str),
+        "not_priced": str,
+        **dict.fromkeys((
+            "measured_step_time_s", "predicted_step_time_s", "lower_s", "upper_s", "step_time_error",
+            "measured_peak_memory_gib", "predicted_peak_memory_gib", "memory_upper_gib", "memory_error",
+            "oom_chance",
+        ), float | None),
+        "oom": bool | None, "oom_risk": bool | None,
+    }  # fmt: skip
+    served = {
+        **dict.fromkeys(("id", "status", "reason"), str),
+        **dict.fromkeys(
+            ("measured_ttft_s", "predicted_ttft_s", "measured_tpot_s", "predicted_tpot_s"), float | None
+        ),
+    }
+    errors = record_or_nulls(Summary)
+    training = {
+        "rows": [Record(row)], "summary": [errors], "anchor": Anchor, "summary_without_anchor": errors,
+        "constants": [record_of(Constant, name=str)],
+    }  # fmt: skip
+    return OneOf((
+        Record(training, frozenset({"anchor", "summary_without_anchor", "constants"})),
+        Record({"rows": [Record(served)], "summary": [record_or_nulls(ServingSummary)]}),
+    ))  # fmt: skip
+
+
+def record_or_nulls(kind: type) -> Record:
+    """The fields of a dataclass of numbers, which are null where there is nothing to say."""
+    form = record_of(kind).fields
+    return Record({name: float | None if each is float else each for name, each in form.items()})
+
+
+def _calibration_form() -> Record:
+    """The levels of a server, and every benchmark before and after."""
+    from costmodel.calibration.bench_files import Figures
+    from costmodel.serving.levels import ServingLevel
+
+    latencies = dict.fromkeys(("ttft_before_s", "ttft_after_s", "tpot_before_s", "tpot_after_s"), float)
+    run = record_of(Figures, file=str, layout=str, **latencies)
+    return Record({"level": ServingLevel, "runs": [run]})
+
+
+def _bench_form() -> OneOf:
+    """Measurements, those of a plan's shapes beside predictions, or the links between hosts."""
+    from costmodel.kernels.measurement import Measurement
+    from executor.bench.node_pairs import Pair
+
+    pair = Record({**record_of(Pair).fields, "hosts": list[str]})
+    between = {
+        "hosts": list[str], "pairs": [pair], "slow_pairs": list[list[str]], "slow_hosts": list[str],
+        "measurements": [Measurement],
+    }  # fmt: skip
+    measured = Record({**record_of(Measurement).fields, "predicted": float}, frozenset({"predicted"}))
+    return OneOf(([measured], Record(between)))
+
+
+def _run_form() -> OneOf:
+    """How a run ended, what starts it, how another engine ended, or which claim kept it from starting."""
+    from executor.training.settings import RunStatus
+
+    ended = {
+        "state": get_type_hints(RunStatus)["state"], "step": int, "steps": int, "run_dir": str,
+        "published": _published_form(),
+    }  # fmt: skip
+    return OneOf((
+        Record(ended, frozenset({"published"})),
+        Record({"command": list[str] | str, "run_dir": str}),
+        Record({"engine": str, "run_dir": str, "exit_code": int}),
+        _validation_form(),
+    ))  # fmt: skip
+
+
+def _validation_form() -> Record:
+    """Every claim of a plan with its verdict."""
+    from executor.validation.report import ValidationReport
+
+    return record_of(ValidationReport, passed=bool)
+
+
+def _tokenized_form() -> Record:
+    """What was written of texts."""
+    from executor.data.tokenized import Tokenized
+
+    return record_of(Tokenized)
+
+
+def _published_form() -> Record:
+    """What was written of a checkpoint."""
+    return Record({"folder": str, "step": int, "dtype": str, "files": list[str], "bytes": int})
 
 
 def _recipe_form() -> Record:
@@ -321,6 +439,7 @@ def _serve_form() -> OneOf:
         "longest_context": int, "max_concurrency": float,
     }  # fmt: skip
     refused = {**dict.fromkeys(start, type(None)), "starts": Literal[False], "why": str}
+    refused |= _refusal_form(Literal["infeasible"]).fields
     fleet = record_of(ServingPlan, **start)
     shared = Record({
         "machine": str | None, "provider": str | None, "machines": int, "num_gpus": int, "idle_gpus": int,
@@ -772,12 +891,28 @@ def more_keys() -> Mapping[type, Mapping[str, Any]]:
     }
 
 
+def keys_of_claims() -> Mapping[type, Mapping[str, Any]]:
+    """What a validation says beside the fields of a dataclass."""
+    from executor.validation.memory_trace import StageMemory
+
+    return {StageMemory: {"difference": float}}
+
+
 def schema_of(command: str) -> Schema:
     """The whole schema of a command's document."""
-    writer = Writer(more_keys() if command in ("train", "estimate") else {})
+    priced, claims = command in ("train", "estimate"), command in ("run", "validate")
+    writer = Writer(more_keys() if priced else keys_of_claims() if claims else {})
     body = writer.of(forms()[command])
-    head = {"$schema": DIALECT, "$id": file_of(command).name, "title": f"Answer of plan {command} --json"}
+    head = {
+        "$schema": DIALECT,
+        "$id": file_of(command).name,
+        "title": TITLE.get(command, f"Answer of plan {command} --json"),
+    }
     return {**head, **body, **({"$defs": writer.definitions} if writer.definitions else {})}
+
+
+TITLE: Final = {REFUSAL: "What any plan COMMAND --json writes that has no answer"}
+"""Titles of schemas that are no command's."""
 
 
 def file_of(command: str) -> Path:

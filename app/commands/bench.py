@@ -44,9 +44,9 @@ def command(
     cluster then use them and say so. On a CPU a cluster file is saved beside them: plan for it with --cluster
     to predict a gloo run. Needs the extra `run` (torch).
 
-    --nodes is started once for every rank, by srun or torchrun: every pair of hosts and the collectives of
-    every level of the --cluster are measured, slow pairs are named, and the cluster file gets what its links
-    have.
+    --nodes is started once for every rank, by srun or torchrun. Every pair of hosts and the collectives of
+    every level of the --cluster are measured. Slow pairs are named, and the cluster file gets what its
+    links have.
     """
     from app.actions.bench import check_plan, measure_machine
     from app.actions.bench_nodes import measure_nodes

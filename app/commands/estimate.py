@@ -20,9 +20,10 @@ def command(
 ) -> int:
     """Estimate one layout, given by --set layout.tp=8 --set layout.pp=4 … (dp fills the GPUs).
 
-    The layout is held as it is: stages as the engine fills them, or as --set layout.layers_of_stage=20*3-18
-    says (auto: as the planner would); no recomputation, unless --set layout.recompute=full (every layer),
-    full:N (N layers of every pipeline rank) or full:auto (as few as fit).
+    The layout is held as it is. Stages are as the engine fills them, or as --set
+    layout.layers_of_stage=20*3-18 says (auto: as the planner would). Nothing is recomputed, unless --set
+    layout.recompute=full (every layer), full:N (N layers of every pipeline rank) or full:auto (as few as
+    fit).
     """
     from app.actions.module import understood_question
     from app.actions.plan import given_plan, switch_worth_most

@@ -42,7 +42,7 @@ def command(
 ) -> int:
     """Write a plan for another trainer or scheduler.
 
-    What was written is read back and estimated: unless that is the plan, it is refused with the fields that
+    What was written is read back and estimated. Unless that is the plan, it is refused, with the fields that
     differ, what they cost and the change that fixes it.
     """
     from app.reports.answer import note, print_text, write_file, write_folder

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +11,9 @@ import typer
 
 from app.flags.sections import OUTPUT, QUESTION, further
 from app.flags.serve import takes_load
-from app.flags.shared import AsJson, OutputFormat
+from app.flags.shared import AsJson, Full, OutputFormat
 from planner.questions.flags import ServeFlags
 from topology.base.counts import is_numeral
-from topology.base.errors import NoFeasiblePlanError
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
@@ -59,7 +57,7 @@ def command(
         Path | None,
         typer.Option(
             "--save-dir",
-            help="Write a folder that starts the fleet: scripts, router, load test.",
+            help="Write a folder that starts the fleet, and a load test.",
             metavar="DIR",
             rich_help_panel=OUTPUT,
         ),
@@ -116,6 +114,7 @@ def command(
             rich_help_panel=QUESTION,
         ),
     ] = None,
+    full: Full = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -132,8 +131,8 @@ def command(
     """Plan serving: how many GPUs, which layout and precision, for a load and its latency limits.
 
     Modes, precisions and GPU kinds that are not named are compared. Without --gpus the smallest and the
-    cheapest fleet are found. --output takes the tokens of an output when it is a number, and otherwise the
-    file to write to.
+    cheapest fleet are found. A number behind --output is the tokens of an output; anything else is the file
+    to write to.
     """
     from app.reports.answer import check_destination, emit, note
     from planner.questions.serving.understand import understand_serving
@@ -159,8 +158,7 @@ def command(
         from app.reports.serving.autoscale import day_of
 
         day_of(asked.trace)
-    with refusal_as_json(wanted=as_json):
-        plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
+    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     answer = fleet_answer(plan, asked, policy=policy if follow else None)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
@@ -176,26 +174,8 @@ def command(
     if save_dir is not None:
         scaling = _scaling(plan, asked, policy) if autoscale else None
         write_deployment(plan, save_dir, scaling=scaling, forms=forms)
-    return emit(answer, wanted=output_format, as_json=as_json, output=destination)
-
-
-@contextmanager
-def refusal_as_json(*, wanted: bool) -> Iterator[None]:
-    """Write as JSON that no server starts, where memory is why, before the three lines say so."""
-    try:
-        yield
-    except NoFeasiblePlanError as refused:
-        from planner.serving.plan import ServingInfeasible, keys_of_refusal
-
-        if wanted and isinstance(refused.answer, ServingInfeasible) and refused.answer.out_of_memory:
-            import json
-
-            from app.reports.answer import print_text
-
-            print_text(
-                json.dumps(keys_of_refusal(refused.answer), indent=2, ensure_ascii=False), is_json=True
-            )
-        raise
+    whole = full or any((follow, rehearse, sensitivity, pareto))  # their tables were asked for
+    return emit(answer, wanted=output_format, as_json=as_json, output=destination, full=whole)
 
 
 def _refuse_beside_caches(asked: Mapping[str, bool]) -> None:

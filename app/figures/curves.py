@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from app.figures.bands import whiskers
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
@@ -128,7 +128,7 @@ def pareto_chart(
         yaxis={
             "title": titles[1],
             "type": "log",
-            **_ticks([usd for _, usd in every]),
+            **_ticks([usd for _, usd in every], format_sum),
             **_room([usd for _, usd in every]),
         },
     )
@@ -189,7 +189,7 @@ def pareto_chart(
 
 
 STEP_TITLES = ("step time, s", "$ per billion tokens, steps alone")
-RUN_TITLES = ("days to the last token", "dollars of the whole run")
+RUN_TITLES = ("days to the last token", "cost of the whole run")
 """Axes of time and price: of offers without and with a run to its end."""
 
 
@@ -207,9 +207,10 @@ def _band_points(offer: Purchase) -> tuple[tuple[float, float], ...]:
     return (offer.days.p10, offer.usd.p10), spent_by(offer), (offer.days.p90, offer.usd.p90)
 
 
-def _ticks(values: Sequence[float]) -> dict[str, object]:
-    """Ticks of a logarithmic axis; none without values."""
-    return log_ticks(min(values), max(values)) if values else {}
+def _ticks(values: Sequence[float], text: Callable[[float], str] | None = None) -> dict[str, Any]:
+    """Ticks of a logarithmic axis, written as `text` does, if given; none without values."""
+    ticks = log_ticks(min(values), max(values)) if values else {}
+    return {**ticks, "ticktext": [text(value) for value in ticks["tickvals"]]} if ticks and text else ticks
 
 
 def _room(values: Sequence[float]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,8 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
         barmode="overlay",
         xaxis={
             "title": f"change of {outcome}",
-            "tickformat": "+.0%",
+            "tickvals": (ticks := _ticks(*_span(ordered))),
+            "ticktext": [format_percent(tick, signed=True) if tick else "0" for tick in ticks],
             "range": _span(ordered),
             "zeroline": True,
             "zerolinecolor": GREY,
@@ -70,6 +72,20 @@ def _span(effects: Sequence[Sensitivity]) -> list[float]:
     low, high = min(values, default=0.0), max(values, default=0.0)
     room = 0.36 * max(high - low, 0.01)
     return [min(low, 0.0) - room, max(high, 0.0) + room]
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round shares between two ends, six at most.
+
+    >>> _ticks(-0.3, 0.3), _ticks(-0.04, 0.01)
+    ([-0.2, 0.0, 0.2], [-0.04, -0.03, -0.02, -0.01, 0.0, 0.01])
+    """
+    least = (high - low) / 5
+    decade = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * decade for factor in (1, 2, 5, 10) if factor * decade >= least * (1 - 1e-9))
+    return [
+        round(n * step, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+    ]
 
 
 def _reading(ordered: Sequence[Sensitivity], outcome: str, by: float) -> str:

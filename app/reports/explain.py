@@ -12,13 +12,14 @@ from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_lines, plan_words
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
+from app.reports.refusal import refusal_document
 from app.reports.single_changes import headroom_facts
 from costmodel.estimate import throughput_change
 from costmodel.layout import layout_words
 from planner.analysis.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.analysis.switch_effects import SwitchEffect
 from planner.plan import Plan
-from planner.search.infeasible import Infeasible, cause_of, rejected_text
+from planner.search.infeasible import Infeasible, cause_of, no_plan, rejected_text
 from topology.base.decode import unstructure
 from topology.base.units import GIB, format_seconds
 
@@ -88,12 +89,7 @@ def infeasible_answer(infeasible: Infeasible) -> Answer:
         sections.append(
             Table(title="Nearest changes that give a plan", columns=("change", "flag"), rows=rows, align="ll")
         )
-    document = {
-        "status": "infeasible",
-        "violations": unstructure(infeasible.violations),
-        "rejected": dict(infeasible.rejected),
-        "nearest": unstructure(infeasible.nearest),
-    }
+    document = refusal_document(no_plan(infeasible), NO_FEASIBLE_PLAN)
     return Answer(
         headline=headline(infeasible.request),
         sections=tuple(sections),

@@ -48,7 +48,7 @@ def brief_facts(plan: Plan, switch: SwitchEffect | None = None) -> Facts:
         ("money", _money(plan)),
         ("finish", finish_words(plan) if plan.request.job.total_tokens is not None else ""),
         ("idle", _idle(plan)),
-        ("idle nodes", idle_text(plan)),
+        ("idle nodes", "" if plan.request.objective in RENTS_WHAT_IT_USES else idle_text(plan)),
         *(("left out", words) for words in left_out_words(plan.request.cluster)),
         ("proof", _proof(plan)),
         ("evidence", evidence_text(plan.request, plan.estimate) if plan.estimate.evidence else ""),

@@ -22,6 +22,7 @@ from topology.fabric.hierarchy import (
     Hierarchy,
     all_to_all_bandwidth,
     crosses_node,
+    distinct_pairs,
     members_per_unit,
     nodes_spanned,
     p2p_bandwidth,
@@ -53,20 +54,22 @@ class Group:
 
 def group_of(h: Hierarchy, size: ArrayLike, stride: ArrayLike) -> Group:
     """Return the groups of `size` members, `stride` GPUs apart; one serves all collectives of an axis."""
-    n, s = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
-    crosses = crosses_node(h, n, s)
-    leaves = bool(crosses.any())
-    nodes = nodes_spanned(h, n, s) if leaves else np.ones((), dtype=np.int64)
+    n, s = np.broadcast_arrays(np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64))
+    pair_n, pair_s, which = distinct_pairs(n, s)
+    crosses = crosses_node(h, pair_n, pair_s)
+    if not crosses.any():
+        return Group(
+            size=n, stride=s, leaves=False, crosses=np.zeros(n.shape, dtype=np.bool_), inside=n,
+            nodes=np.ones((), dtype=np.int64), ring_bytes_per_s=np.full((), h.scaleup.bandwidth_bytes_per_s),
+        )  # fmt: skip
     return Group(
         size=n,
         stride=s,
-        leaves=leaves,
-        crosses=crosses,
-        inside=np.where(crosses, members_per_unit(n, s, h.gpus_per_node), n) if leaves else n,
-        nodes=nodes,
-        ring_bytes_per_s=per_pair(ring_bandwidth, h, n, s)
-        if leaves
-        else np.full((), h.scaleup.bandwidth_bytes_per_s),
+        leaves=True,
+        crosses=crosses[which],
+        inside=np.where(crosses, members_per_unit(pair_n, pair_s, h.gpus_per_node), pair_n)[which],
+        nodes=nodes_spanned(h, pair_n, pair_s)[which],
+        ring_bytes_per_s=ring_bandwidth(h, pair_n, pair_s)[which],
     )
 
 

@@ -107,13 +107,16 @@ def _table_seconds(grid: Grid, n: Floats, b: Floats) -> tuple[Floats, Mask]:
     """Return table seconds, continued linearly in bytes along the last interval."""
     at = stacked(n, b)
     beyond = outside(grid, at)
-    inside = np.exp(interpolate(grid, at))
+    inside = np.asarray(np.exp(interpolate(grid, at)))
     largest = grid.last[1]
-    if not np.any(b > largest):
+    larger = b > largest
+    if not np.any(larger):
         return inside, beyond
-    half_largest = stacked(n, np.full(np.shape(b), largest / 2))
-    slope = (inside - np.exp(interpolate(grid, half_largest))) / (largest / 2)
-    return inside + np.maximum(b - largest, 0.0) * slope, beyond
+    members = np.broadcast_to(n, np.shape(inside))[larger]
+    half_largest = stacked(members, np.full(members.shape, largest / 2))
+    slope = (inside[larger] - np.exp(interpolate(grid, half_largest))) / (largest / 2)
+    inside[larger] += (np.broadcast_to(b, np.shape(inside))[larger] - largest) * slope
+    return inside, beyond
 
 
 def _larger_group(cal: Calibration, grid: Grid, op: str, n: Floats, seconds: Floats) -> Floats:

@@ -16,7 +16,7 @@ from costmodel.layout import ParallelLayout, Schedule
 from costmodel.pipeline.bubble import ClosedForm
 from costmodel.pipeline.orders import PassKind
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, simulate_step
+from costmodel.pipeline.simulator import StageSeconds, step_ends
 
 _HELD_BY: Mapping[PassKind, int] = {"F": 1, "B": 0, "W": -1, "BW": -1}
 """Chunks whose activations a pass adds: an input gradient frees none that its weight gradient still reads."""
@@ -119,7 +119,7 @@ def _has_its_bubble(schedule: Schedule, ranks: int, microbatches: int) -> bool:
     chunks = record.chunks or 2
     ones = (1.0,) * (ranks * chunks)
     layout = ParallelLayout(pp=ranks, virtual_stages=chunks, schedule=schedule)
-    played = simulate_step(layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones))
+    played = step_ends(layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones))
     seconds = played.span_s if record.runs_over else played.makespan_s
     form: ClosedForm | None = record.bubble
     beta = 1 / chunks if form is None else float(form(ranks, microbatches, 1 / 3, 1 / 3))

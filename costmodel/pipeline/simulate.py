@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, simulate_step
+from costmodel.pipeline.simulator import StageSeconds, step_ends
 from costmodel.pipeline.stage_costs import (
     AnyStages,
     StageSplit,
@@ -39,10 +39,10 @@ def simulated_step_s(costs: AnyStages, layout: ParallelLayout, split: StageSplit
     played = min(M, SIMULATED_ROUNDS * layout.pp)
     slowest = float(microbatch_seconds(costs, split).max())
     record, chunks = RECORDS[layout.schedule], chunk_seconds(costs, layout, split)
-    timeline = simulate_step(layout, played, chunks)
-    played_s = timeline.span_s if record.runs_over else timeline.makespan_s
+    ends = step_ends(layout, played, chunks)
+    played_s = ends.span_s if record.runs_over else ends.makespan_s
     if record.may_stall and played < M:
-        before_s = simulate_step(layout, played - layout.pp, chunks).makespan_s
+        before_s = step_ends(layout, played - layout.pp, chunks).makespan_s
         slowest = max(slowest, (played_s - before_s) / layout.pp)
     tail_s = float(tail_seconds(costs, split).max())
     return played_s + (M - played) * slowest + tail_s + costs.constant_s

@@ -59,15 +59,15 @@ class Timeline:
     events: tuple[Event, ...]
     makespan_s: float
 
-    @property
-    def span_s(self) -> float:
-        """Longest time from a rank's first pass to its last: what a step takes if ranks run into the next."""
-        first: dict[int, float] = {}
-        last: dict[int, float] = {}
-        for event in self.events:
-            first.setdefault(event.rank, event.start_s)
-            last[event.rank] = max(last.get(event.rank, 0.0), event.end_s)
-        return max(end_s - first[rank] for rank, end_s in last.items())
+
+class StepEnds(NamedTuple):
+    """When a step's last pass ends, and the longest time from a rank's first pass to its last, seconds.
+
+    The latter is what a step takes if ranks run into the next.
+    """
+
+    makespan_s: float
+    span_s: float
 
 
 def simulate_step(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> Timeline:
@@ -82,6 +82,23 @@ def simulate_step(layout: ParallelLayout, num_microbatches: int, seconds: StageS
     >>> simulate_step(ParallelLayout(pp=4), 8, ones).makespan_s
     33.0
     """
+    events: list[Event] = []
+    _play(layout, num_microbatches, seconds, events)
+    return _timeline(events)
+
+
+def step_ends(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> StepEnds:
+    """When one step of a schedule ends, as `simulate_step` plays it: less work, as no pass is kept.
+
+    >>> ones = StageSeconds(forward_s=(1.0,) * 4, input_s=(1.0,) * 4, weight_s=(1.0,) * 4)
+    >>> step_ends(ParallelLayout(pp=4), 8, ones)
+    StepEnds(makespan_s=33.0, span_s=33.0)
+    """
+    return _play(layout, num_microbatches, seconds, None)
+
+
+def _play(layout: ParallelLayout, M: int, seconds: StageSeconds, events: list[Event] | None) -> StepEnds:
+    """Play one step; passes are added to `events`, if given."""
     owner = ranks_of_chunks(layout)
     if len(seconds.forward_s) != len(owner):
         raise InputError(
@@ -90,20 +107,24 @@ def simulate_step(layout: ParallelLayout, num_microbatches: int, seconds: StageS
             fix="give one duration for every stage",
         )
     order = RECORDS[layout.schedule].order
-    orders = [order(layout.pp, layout.virtual_stages, num_microbatches, rank) for rank in range(layout.pp)]
-    return _timeline(_play_orders(layout, orders, num_microbatches, seconds))
+    orders = [order(layout.pp, layout.virtual_stages, M, rank) for rank in range(layout.pp)]
+    return _play_orders(layout, orders, M, seconds, events)
 
 
 def _play_orders(
-    layout: ParallelLayout, orders: Sequence[list[Pass]], M: int, seconds: StageSeconds
-) -> list[Event]:
+    layout: ParallelLayout,
+    orders: Sequence[list[Pass]],
+    M: int,
+    seconds: StageSeconds,
+    events: list[Event] | None,
+) -> StepEnds:
     """Run fixed orders: each pass starts when its rank is free and its input has arrived."""
     owner = ranks_of_chunks(layout)
     durations, splits = _durations(seconds), RECORDS[layout.schedule].splits_backward
     last, c = len(owner) - 1, seconds.send_s
     done = {kind: [[NOT_YET] * M for _ in owner] for kind in "FBW"}
     free, place = [0.0] * len(orders), [0] * len(orders)
-    events: list[Event] = []
+    first = [NOT_YET] * len(orders)
     waiting = list(range(len(orders)))
     while waiting:
         rank = waiting.pop()
@@ -122,7 +143,10 @@ def _play_orders(
                 start = max(start, arrived)
             now = start + durations[kind][stage]
             done[kind[0]][stage][m] = now
-            events += _events(Event(rank, stage, m, _SHOWN[kind], start, now), kind, splits, seconds)
+            if at == 0:
+                first[rank] = start
+            if events is not None:
+                events += _events(Event(rank, stage, m, _SHOWN[kind], start, now), kind, splits, seconds)
             after = stage + 1 if kind == "F" else stage - 1
             if kind != "W" and 0 <= after <= last and owner[after] != rank:
                 woken.add(owner[after])
@@ -130,7 +154,8 @@ def _play_orders(
         place[rank], free[rank] = at, now
         waiting += [other for other in woken if place[other] < len(orders[other]) and other not in waiting]
     _require_finished(place, orders)
-    return events
+    spans = (end_s - start_s for start_s, end_s in zip(first, free, strict=True))
+    return StepEnds(makespan_s=max(free), span_s=max(spans))
 
 
 _SHOWN: dict[PassKind, Literal["F", "B", "W"]] = {"F": "F", "B": "B", "W": "W", "BW": "B"}

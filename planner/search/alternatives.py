@@ -16,6 +16,7 @@ from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable, ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
+from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced, priced_columns
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import Alternative
@@ -25,6 +26,7 @@ from planner.search.candidates import (
     Choice,
     candidate,
     estimate_of,
+    expressible,
     layers_of_stage,
     safety,
     seed_choice,
@@ -70,7 +72,8 @@ def best_splits(done: Search, count: int) -> list[Choice]:
 
     Variants are split in the order of their bounds, until nothing that is left can be among the best `count`.
     """
-    known = {key: seed for key, (_, seed) in done.pool.items()}
+    _split_likely(done, count)
+    known = {key: seed for key, (_, _, seed) in done.pool.items()}
     for bound, priced, row in _likely(done):
         scores = sorted(_score(done, seed) for seed in known.values())
         if len(scores) > count and bound >= scores[count]:
@@ -80,6 +83,20 @@ def best_splits(done: Search, count: int) -> list[Choice]:
         if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
             known[key] = seed
     return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
+
+
+def _split_likely(done: Search, count: int) -> None:
+    """Split what the search had no need to, until nothing that is left can be among the best `count`.
+
+    Where a deadline may drop any of those, all are split.
+    """
+    for bound, turn, result in sorted(done.unsplit, key=lambda item: item[:2]):
+        scores = sorted(score for score, _, _ in done.pool.values())
+        if not done.goal.has_deadline and len(scores) > count and bound > scores[count] * (1 + ROUNDING):
+            break
+        seed = seed_choice(expressible(result))
+        if seed is not None:
+            done.remember(seed, turn)
 
 
 def _score(done: Search, choice: Choice) -> float:

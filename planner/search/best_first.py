@@ -38,13 +38,13 @@ from planner.rules.check import check_pins, parse_pins
 from planner.search.candidates import (
     Candidate,
     Choice,
-    candidate,
     choice,
     decide,
+    expressible,
     require_searchable,
     seed_choice,
     settled_by_bound,
-    shape_of,
+    unsplit,
 )
 from planner.search.state import Progress, Search
 from planner.space.columns import Draft, Integers
@@ -339,24 +339,27 @@ def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
 
 
 def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
-    """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent."""
-    result = candidate(search.problem, priced, row)
+    """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent.
+
+    One that is slower under any split need not be split as its engine can be told: that is left to whoever
+    looks for alternatives.
+    """
+    result = unsplit(search.problem, priced, row)
+    any_split = float(search.goal.score(result.layout.num_gpus, result.known.bound_s))
+    if search.score * (1 + ROUNDING) < any_split < math.inf:
+        search.unsplit.append((any_split, search.splits(), result))
+        search.dismissed.by_bound("split-bound", np.array([max(bound, any_split)]))
+        return
+    result = expressible(result)
     bound = max(bound, float(search.goal.score(result.layout.num_gpus, result.known.bound_s)))
     seed, survives = seed_choice(result), bound < search.cutoff
     if seed is not None:
         search.offer(seed)
-        _remember(search, seed)
+        search.remember(seed, search.splits())
     if survives:
         search.survivors[result.layout] = (bound, result)
     else:
         search.dismissed.by_bound("split-bound", np.array([bound]))
-
-
-def _remember(search: Search, seed: Choice) -> None:
-    """Keep the best split that was found for each combination of degrees."""
-    key, score = shape_of(seed.layout), float(search.goal.score(seed.layout.num_gpus, seed.step_time_s))
-    if key not in search.pool or score < search.pool[key][0]:
-        search.pool[key] = (score, seed)
 
 
 def _solve(search: Search) -> None:

@@ -24,7 +24,7 @@ from planner.engines.contracts import recomputes_of
 from planner.plan import LAYERS_OF_STAGE, OPTIMISED, RECOMPUTE_OF_STAGE, Problem, Recomputes
 from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
-from planner.stages.one_count import bound_expressible
+from planner.stages.one_count import bound_any, bound_expressible
 from topology.base.errors import InputError
 
 SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
@@ -64,6 +64,11 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
 
 def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
+    return expressible(unsplit(problem, priced, row))
+
+
+def unsplit(problem: Problem, priced: Priced, row: int) -> Candidate:
+    """Read one row of priced layouts and bound all splits of it, those that no engine can be told too."""
     layout = priced.table.layout(row)
     item = priced.take(slice(row, row + 1))
     runs = [run.count for run in layer_runs(problem.model)]
@@ -71,18 +76,23 @@ def candidate(problem: Problem, priced: Priced, row: int) -> Candidate:
     costs = stage_costs_of(item, layout, problem.job, runs, problem.memory_budget_bytes, order)
     every_layer = layout.recompute == "full" and problem.recomputed_layers == "all"
     deciding = decidable(costs, layout, every_layer=every_layer)
-    recomputes = recomputes_of(problem.engine)
-    known = bound_expressible(deciding, ranks_of_chunks(layout), recomputes)
-    if every_layer and known.split is not None:
-        known = replace(known, split=recomputed_whole(known.split))
     return Candidate(
         layout=layout,
         costs=costs if every_layer else deciding,
         deciding=deciding,
         every_layer=every_layer,
-        known=known,
-        recomputes=recomputes,
+        known=bound_any(deciding, ranks_of_chunks(layout)),
+        recomputes=recomputes_of(problem.engine),
     )
+
+
+def expressible(any_split: Candidate) -> Candidate:
+    """A layout of `unsplit` with the bound and the proposal of the splits that its engine can be told."""
+    x = any_split
+    known = bound_expressible(x.deciding, ranks_of_chunks(x.layout), x.recomputes)
+    if x.every_layer and known.split is not None:
+        known = replace(known, split=recomputed_whole(known.split))
+    return replace(x, known=known)
 
 
 def require_searchable(problem: Problem, pins: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -12,7 +13,7 @@ from planner.bounds.funnel import ROUNDING
 from planner.bounds.objective import Goal
 from planner.law import Violation
 from planner.plan import Problem
-from planner.search.candidates import Candidate, Choice, estimate_of, safety
+from planner.search.candidates import Candidate, Choice, estimate_of, safety, shape_of
 from planner.space.dismissals import Dismissals
 from topology.base.arrays import Vector
 
@@ -23,7 +24,9 @@ Progress = Callable[[str], None]
 class Search:
     """What is asked, and what is known so far.
 
-    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory. While `coarse`,
+    `pool`, `unsplit` and `seen` are for alternatives, `hopeful` layouts that could win but for memory: `pool`
+    has the best split of each combination of degrees with its score, `unsplit` the layouts that no split
+    makes an answer with the scores that bound them, both with their turn. While `coarse`,
     only usual choices are tried, with state sharded over all replicas. `kept` says of layouts and
     steps whether a run of them keeps the deadline that is asked for. `by_clock` says that the clock stopped
     the solver somewhere. `contradictions` are rules that pinned fields break alone: nothing is searched.
@@ -38,7 +41,9 @@ class Search:
     bound: float = math.inf
     dismissed: Dismissals = field(default_factory=Dismissals)
     survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
-    pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
+    pool: dict[tuple[int, ...], tuple[float, int, Choice]] = field(default_factory=dict)
+    unsplit: list[tuple[float, int, Candidate]] = field(default_factory=list)
+    splits: Callable[[], int] = field(default_factory=lambda: count().__next__)
     seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
     hopeful: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
     coarse: bool = False
@@ -59,6 +64,12 @@ class Search:
         as_good = self.best is not None and score <= self.score and safety(choice) < safety(self.best)
         if (score < self.cutoff or as_good) and self.keeps(choice):
             self.score, self.best = score, choice
+
+    def remember(self, seed: Choice, turn: int) -> None:
+        """Keep the best split of each combination of degrees, of equal ones that whose turn came first."""
+        key, score = shape_of(seed.layout), float(self.goal.score(seed.layout.num_gpus, seed.step_time_s))
+        if key not in self.pool or (score, turn) < self.pool[key][:2]:
+            self.pool[key] = (score, turn, seed)
 
     def keeps(self, choice: Choice) -> bool:
         """Whether a run of a choice keeps the deadline that is asked for, where one is."""

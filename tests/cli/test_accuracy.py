@@ -16,6 +16,7 @@ from costmodel.accuracy.training_runs import PUBLISHED_RUNS, shipped_runs
 from costmodel.kernels.level import PARTS
 from costmodel.kernels.tables import load_calibration
 from costmodel.training.constants import described_constants
+from tests.cli.documents import held_to_schema
 from tests.counts import tries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +65,7 @@ def table(path: Path, rows: list[dict[str, str]]) -> str:
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """What `plan accuracy --json` prints."""
     assert run(["accuracy", *arguments, "--json"]) == 0
-    parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    parsed: dict[str, Any] = held_to_schema("accuracy", capsys.readouterr().out)
     return parsed
 
 

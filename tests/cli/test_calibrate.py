@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
+from tests.cli.documents import held_to_schema
 from tests.unit.costmodel.calibration.test_bench_files import AIPERF, SGLANG, VLLM
 
 
@@ -33,7 +34,7 @@ def test_levels_are_fitted_kept_and_planned_with(tmp_path: Path, capsys: pytest.
     words = ["calibrate", "--serving", bench(tmp_path, slow), *SERVER, "--name", "mine", "--json"]
     assert run(words) == 0
     shown = capsys.readouterr()
-    found = json.loads(shown.out)
+    found = held_to_schema("calibrate", shown.out)
     assert "plan serve --anchor mine" in shown.err
     assert found["level"]["engine"] == "vllm"
     assert found["level"]["kernel"] > 1

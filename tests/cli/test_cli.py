@@ -11,6 +11,7 @@ import pytest
 
 from planner.plan import from_json, to_json
 from tests.cli.commands import ROOT, plan, plan_process, without_signs_of_life
+from tests.cli.documents import held_to_schema
 
 ESTIMATE = ("estimate", "--model", "llama-3.1-8b", "--gpus", "8", "--set", "tp=2", "--set", "zero_stage=1")
 CLUSTER = """
@@ -22,9 +23,12 @@ machine = "dgx-h100"
 
 
 def assert_three_lines(done: subprocess.CompletedProcess[str], *expected: str) -> None:
-    """Exit 1 or 2, nothing on stdout, exactly `error:`, `cause:` and `help:` on stderr."""
+    """Exit 1 or 2, exactly three lines on stderr; on stdout the same for a program, or nothing."""
     assert done.returncode in (1, 2), done.stderr
-    assert done.stdout == ""
+    if "--json" in done.args:
+        assert held_to_schema("refusal", done.stdout)["exit_code"] == done.returncode
+    else:
+        assert done.stdout == ""
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "cause", "help"], (
         done.stderr
     )

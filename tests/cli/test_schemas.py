@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from app.flags.program import COMMANDS, parameters_of
 from app.mcp.tools import TOOLS
 from tests.cli.commands import plan
+from tests.cli.documents import held_to_schema, problems, schema_file
 from tests.counts import cases_of_run
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -41,21 +43,52 @@ OTHERS = {
     "estimate": ("--model", "8b", "--gpus", "8", "--set", "layout.dp=8", "--set", "layout.zero_stage=3"),
 }
 """Questions that no schema was written from."""
-UNWRITTEN = {"accuracy"}
-"""A command whose rows have the columns of the user's own table."""
-
-
-def problems(schema: Path, answer: object) -> list[str]:
-    """What of an answer its schema does not say."""
-    rules = jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
-    return [f"{error.json_path}: {error.message[:200]}" for error in rules.iter_errors(answer)]
+REFUSED = {
+    "train": ("--model", "70b", "--gpus", "8"),
+    "estimate": ("--model", "70b", "--gpus", "8", "--set", "layout.tp=16"),
+    "explain": ("--model", "70b", "--gpus", "8"),
+    "serve": ("--model", "405b", "--gpus", "1", "--rate", "1"),
+    "ladder": ("--model", "70b"),
+    "sweep": ("--model", "8b", "--gpus", "0"),
+    "run": ("--model", "8b", "--gpus", "8", "--steps", "few"),
+    "audit": ("no-such.sh",),
+    "calibrate": ("--serving", "no-such.json", "--gpu", "h100"),
+    "accuracy": ("no-such.csv",),
+    "bench": ("--ranks", "0"),
+    "models": ("no-such-model",),
+    "gpus": ("no-such-gpu",),
+    "rule": ("no-such-rule",),
+    "topology": ("--gpu", "no-such-gpu"),
+}
+"""Questions without an answer."""
 
 
 def test_every_tool_of_an_agent_has_a_schema():
     """A file for each of them."""
-    assert set(FORMS) >= set(TOOLS) - UNWRITTEN
+    assert set(FORMS) >= set(TOOLS)
     assert set(FORMS) >= set(TOOL["QUESTIONS"])
     assert all(TOOL["file_of"](command).is_file() for command in FORMS)
+    assert all(TOOL["file_of"](command) == schema_file(command) for command in FORMS)
+
+
+def test_every_command_that_writes_a_document_has_a_schema():
+    """And no schema is of a command that writes none; `refusal` is of all of them."""
+    writing = {
+        name for name in COMMANDS if any("--json" in parameter.opts for parameter in parameters_of(name))
+    }
+    assert set(FORMS) - {"refusal"} == writing
+
+
+@pytest.mark.parametrize("command", sorted(REFUSED))
+def test_a_question_without_an_answer_has_a_document_too(command):
+    """What is wrong, why and what mends it, as on stderr, beside the exit code."""
+    done = plan(command, *REFUSED[command], "--json")
+    document = held_to_schema("serve" if command == "serve" else "refusal", done.stdout)
+    three = f"error: {document['error']}\ncause: {document['cause']}\nhelp:  {document['help']}\n"
+    assert document["exit_code"] == done.returncode > 0
+    assert (command == "explain") != done.stderr.endswith(three)
+    assert (document["status"] == "infeasible") == (done.returncode == 1)
+    assert plan(command, *REFUSED[command]).stdout == "" or command == "explain"
 
 
 @pytest.mark.parametrize("command", sorted(OTHERS))

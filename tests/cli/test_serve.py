@@ -11,7 +11,7 @@ from tests.cli.commands import plan
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `plan serve`."""
-    return plan("serve", *arguments)
+    return plan("serve", *arguments, "--full")
 
 
 def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ SMALL = ("--model", "8b", "--input", "500", "--output", "50", "--ttft", "300ms")
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `plan serve`."""
-    return plan("serve", *arguments)
+    return plan("serve", *arguments, "--full")
 
 
 def plan_of(*arguments: str) -> dict[str, Any]:

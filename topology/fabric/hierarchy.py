@@ -107,11 +107,20 @@ def per_pair(
         size: members of each group, any shape.
         stride: GPUs between consecutive members, of the same shape.
     """
+    pair_size, pair_stride, which = distinct_pairs(size, stride)
+    return rate(h, pair_size, pair_stride)[which]
+
+
+def distinct_pairs(size: Counts, stride: Counts) -> tuple[Counts, Counts, Counts]:
+    """Return the distinct pairs of sizes and strides of one shape, and which of them each group has.
+
+    Few groups are returned one by one: to price them takes less than to sort them.
+    """
     if size.size < FEW_PAIRS:
-        return rate(h, size, stride)
+        return size.ravel(), stride.ravel(), np.arange(size.size).reshape(size.shape)
     span = int(stride.max()) + 1
     pairs, which = np.unique((size * span + stride).ravel(), return_inverse=True)
-    return rate(h, pairs // span, pairs % span)[which].reshape(size.shape)
+    return pairs // span, pairs % span, which.reshape(size.shape)
 
 
 def reduction_depth(h: Hierarchy, size: Count, stride: Count) -> Counts:

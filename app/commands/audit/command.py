@@ -93,9 +93,9 @@ def command(
 ) -> int:
     """Read a job that already runs, without running anything, and say what could be better.
 
-    Prints what was read where and what was assumed, settings that are illegal, contradictory or slow,
-    predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
-    code 4: it is illegal, does not fit even with all that is not stated at its leanest, or is beyond
+    Prints what was read where and what was assumed, and settings that are illegal, contradictory or slow.
+    Then predicted against measured, the distance to the proven best, and changes in the file's own words.
+    Exit code 4: it is illegal, does not fit even with all that is not stated at its leanest, or is beyond
     --fail-above. A server is judged under the load that a benchmark
     client's result among the files tells, or --rate, --concurrency or --trace.
     """

@@ -365,7 +365,7 @@ def _matters(plan: Plan) -> None:
     )
     with st.spinner("Planning with each fact 20 % lower and higher", show_time=True):
         effects = list(sensitivities(plan, outcomes[name], plan_or_none))
-    draw(tornado(effects, name), "tornado")
+    draw(tornado([effect for effect in effects if not effect.is_none] or effects, name), "tornado")
     st.caption(
         "Every fact is planned anew, but kernel efficiency: kernels are measured, so they are slowed and "
         "hastened under this layout."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.serving.brief import brief_of_fleet
 from app.reports.trade_offs.compared import comparison_table
 from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
@@ -46,6 +47,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
         sections=tuple(sections),
         document=lambda: serving_to_json(plan),
         records=(record(plan),),
+        brief=(brief_of_fleet(plan),),
     )
 
 

@@ -75,7 +75,8 @@ def test_an_agent_asks(folder: Path) -> None:
     assert estimate["exit_code"] == 0
     assert not failed
     assert (refused["exit_code"], is_error) == (1, False)
-    assert {*refused} == {"exit_code", "error", "cause", "help"}
+    no = json.loads(plan("train", "--model", "70b", "--gpus", "2", "--json").stdout)
+    assert {key: refused[key] for key in no} == no
     assert (mistaken["exit_code"], is_mistake) == (2, True)
     assert "70x" in mistaken["error"]
     assert len(json.dumps(listed)) > 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,6 +10,8 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+
+from tests.cli.documents import held_to_schema
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -179,7 +180,7 @@ def test_four_hosts_are_measured_and_the_slow_link_is_named(tmp_path: Path) -> N
     assert code == 0, said
     answers = [text for name in HOSTS if (text := (tmp_path / f"said-{name}").read_text())]
     assert len(answers) == 1
-    found = json.loads(answers[0])
+    found = held_to_schema("bench", answers[0])
     assert found["hosts"] == list(HOSTS)
     assert sorted(map(tuple, (pair["hosts"] for pair in found["pairs"]))) == sorted(combinations(HOSTS, 2))
     assert {one["what"] for one in found["measurements"]} == {"all_reduce", "all_gather", "all_to_all", "p2p"}

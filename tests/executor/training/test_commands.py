@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.documents import held_to_schema
+
 pytest.importorskip("torch")
 
 from app.cli import run
@@ -108,7 +110,7 @@ def test_a_dry_run_prints_a_command_that_opens_no_door(
     """Our own launcher, with the working directory on no path; it answers wrong input in three lines."""
     words = run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path)
     assert run([*words, "--dry-run", "--json"]) == 0
-    command = json.loads(capsys.readouterr().out)["command"]
+    command = held_to_schema("run", capsys.readouterr().out)["command"]
     assert command == [sys.executable, "-P", "-m", "executor.launch.supervise", str(tmp_path / RUN_FILE)]
     (tmp_path / "plan.json").write_text("{}", encoding="utf-8")
     assert supervise.main(command[-1:]) == 2

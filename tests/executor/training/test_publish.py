@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cli.documents import held_to_schema
 
 torch = pytest.importorskip("torch")
 
@@ -57,7 +58,7 @@ def test_files_hold_what_the_ranks_held(
     folder, plan, truth = trained
     to = tmp_path / "published"
     assert run(["convert", str(folder), "-o", str(to), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = held_to_schema("convert", capsys.readouterr().out)
     assert run(["convert", str(folder), "-o", str(to / "config.json" / "x")]) == 2
     assert f"error: {to / 'config.json' / 'x'} cannot be written" in capsys.readouterr().err
     assert (said["step"], said["dtype"], said["files"]) == (2, "fp32", ["config.json", "model.safetensors"])
@@ -123,5 +124,5 @@ def test_a_run_publishes_its_result(
     assert "is there already" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     assert run([*words, "--steps", "1", "--fp32", "--export-hf", str(tmp_path / "new"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["published"]["folder"] == str(tmp_path / "new")
+    assert held_to_schema("run", capsys.readouterr().out)["published"]["folder"] == str(tmp_path / "new")
     assert (tmp_path / "new" / "model.safetensors").is_file()

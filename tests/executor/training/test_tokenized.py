@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.documents import held_to_schema
+
 pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -52,7 +54,7 @@ def test_documents_come_back_as_the_library_encodes_them(
         str(tmp_path / "out"),
     ]
     assert run([*words, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = held_to_schema("tokenize", capsys.readouterr().out)
     known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     expected = [token for text in TEXTS for token in (*known.encode(text).ids, known.token_to_id("<end>"))]
     assert open_indexed(tmp_path / "out.idx").tolist() == expected

@@ -18,6 +18,7 @@ from costmodel.models.catalog import model, models
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from planner.plan import Plan, to_json
+from tests.cli.documents import held_to_schema
 from topology.builders import build
 
 torch = pytest.importorskip("torch")
@@ -282,7 +283,7 @@ def test_command_validates_a_plan(
     path = tmp_path / "plan.json"
     path.write_text(to_json(plan), encoding="utf-8")
     run(["validate", str(path), "--json"])
-    report = json.loads(capsys.readouterr().out)
+    report = held_to_schema("validate", capsys.readouterr().out)
     verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
     held = ("rules", "counts", "headroom", "numerics")
     assert {name: verdicts[name] for name in held} == dict.fromkeys(held, "holds")

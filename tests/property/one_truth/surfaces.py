@@ -68,6 +68,7 @@ def surfaces(question: Question, folder: Path, *, every: bool = True) -> tuple[i
     saved = ("--save-dir", str(folder / "saved")) if question.kind == "serving" else ()
     lines += lines_of_table("table", _text(code, *question.words, *saved))
     if saved:
+        lines += lines_of_table("table in full", _text(code, *question.words, "--full"))
         lines += lines_of_markdown("README.md of --save-dir", (folder / "saved" / "README.md").read_text())
     if every:
         lines += lines_of_markdown("markdown", _text(code, *question.words, "--format", "markdown"))

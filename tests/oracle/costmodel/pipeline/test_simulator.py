@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.bubble import dualpipev_bubble, waited_sends, zb_h1_bubble, zbv_bubble
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate_step
+from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate_step, step_ends
 from topology.base.errors import InputError
 
 
@@ -25,6 +25,25 @@ def layout_of(schedule: Schedule, ranks: int, virtual_stages: int = 2) -> Parall
     """A pipeline of this schedule, with chunks where the schedule has them."""
     chunks = virtual_stages if schedule in ("interleaved", "zbv", "dualpipev", "v-half") else 1
     return ParallelLayout(pp=ranks, virtual_stages=chunks, schedule=schedule)
+
+
+@given(schedule=st.sampled_from(SCHEDULES), ranks=st.integers(2, 5), more=st.integers(0, 6), data=st.data())
+def test_the_ends_of_a_step_are_those_of_its_passes(
+    schedule: Schedule, ranks: int, more: int, data: st.DataObject
+) -> None:
+    """The last end of all passes, and the longest time from a rank's first start to its last end."""
+    layout = layout_of(schedule, ranks)
+    stages = ranks * layout.virtual_stages
+    seconds = st.tuples(*[st.floats(0.1, 3.0)] * stages)
+    drawn = StageSeconds(
+        forward_s=data.draw(seconds), input_s=data.draw(seconds), weight_s=data.draw(seconds), send_s=0.05
+    )
+    events = simulate_step(layout, 2 * ranks + more, drawn).events
+    spans = [
+        max(e.end_s for e in events if e.rank == rank) - min(e.start_s for e in events if e.rank == rank)
+        for rank in range(ranks)
+    ]
+    assert step_ends(layout, 2 * ranks + more, drawn) == (max(e.end_s for e in events), max(spans))
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

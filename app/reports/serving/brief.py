@@ -1,0 +1,125 @@
+"""A fleet at one glance: its replicas, latencies and limits, load and cost, and what stands behind them.
+
+Every figure is one of the whole answer (`app.reports.serving.plan`), which `--full` prints.
+"""
+
+from __future__ import annotations
+
+from app.quantities import format_usd
+from app.reports.answer import Facts
+from planner.serving.headroom import breaks
+from planner.serving.plan import Percentiles, PoolPlan, ServingPlan
+from topology.base.counts import counted
+from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
+
+
+def brief_of_fleet(plan: ServingPlan) -> Facts:
+    """The fleet, its latencies and limits, load, memory, money, proof and evidence, a line or two each."""
+    pairs = [
+        ("fleet", _fleet(plan)),
+        ("latency", _latency(plan)),
+        ("limits", _limits(plan)),
+        ("load", _load(plan)),
+        ("memory", _memory(plan.decode)),
+        ("money", _money(plan)),
+        ("proof", f"{plan.certainty}, {counted(plan.optimality.enumerated, 'option')}"),
+        ("evidence", _runs(plan)),
+        ("measured", _as_measured(plan)),
+        ("daring", _daring(plan)),
+        ("more", "--full (commands, other fleets, percentiles) · --save-dir DIR"),
+    ]
+    return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))
+
+
+def _fleet(plan: ServingPlan) -> str:
+    """Its replicas, or both pools."""
+    pools = [pool for pool in (plan.prefill, plan.decode) if pool is not None]
+    workers = " + ".join(f"{pool.workers} × {pool.layout.label}" for pool in pools)
+    return f"{workers}, {plan.mode}, {plan.request.engine}; {plan.kv_dtype} cache"
+
+
+def _latency(plan: ServingPlan) -> str:
+    """Medians of the first token and of each token, with their 80 % bands."""
+    first, each = plan.estimate.ttft, plan.estimate.tpot
+    words = [f"first token {_median(first)}"]
+    if plan.request.job.output_tokens > 1:
+        words.append(f"each {_median(each)}")
+    return ", ".join(words)
+
+
+def _median(latency: Percentiles) -> str:
+    lower, upper = format_seconds(latency.lower_s), format_seconds(latency.upper_s)
+    return f"{format_seconds(latency.p50_s)} ({lower}–{upper})"
+
+
+_NAMES = {"ttft": "first token", "tpot": "each", "end_to_end": "whole"}
+
+
+def _limits(plan: ServingPlan) -> str:
+    """Latencies at the percentile that limits are asked at, beside these, and the chance that all hold."""
+    checks = [
+        f"{_NAMES[key]} {format_seconds(check.predicted_s)} of {format_seconds(check.limit_s)}"
+        for key, check in plan.estimate.limits.items()
+    ]
+    if not checks:
+        return ""
+    chance = f"chance of keeping them {format_chance(plan.chance)}"
+    return f"p{plan.request.job.percentile:g} {', '.join(checks)}; {chance}"
+
+
+def _load(plan: ServingPlan) -> str:
+    """Requests and tokens, and what the fleet serves at most."""
+    estimate, headroom = plan.estimate, plan.estimate.headroom
+    rate, tokens = three_digits(estimate.request_rate_per_s), three_digits(estimate.output_tokens_per_s)
+    words = f"{rate} requests/s, {tokens} output tokens/s, busy {100 * estimate.utilisation:.0f} %"
+    if headroom is None:
+        return words
+    failed = three_digits(headroom.failed_per_s)
+    return f"{words}; at {failed}/s {breaks(headroom.broken, plan.request.job.percentile)}"
+
+
+def _memory(pool: PoolPlan) -> str:
+    """What the fullest GPU holds."""
+    memory = pool.memory
+    return (
+        f"weights {format_bytes(memory.weights_bytes)}, KV cache {format_bytes(memory.kv_cache_bytes)} a GPU"
+    )
+
+
+def _money(plan: ServingPlan) -> str:
+    """Dollars an hour of which machines, and of a million output tokens."""
+    estimate, rental = plan.estimate, plan.rental
+    if estimate.usd_per_hour is None:
+        return f"no price of {plan.request.gpu}: --usd-per-gpu-hour N"
+    hour, outputs = format_usd(estimate.usd_per_hour), format_usd(estimate.usd_per_million_output_tokens)
+    on = ""
+    if rental is not None:
+        idle = f", {counted(rental.idle_gpus, 'GPU')} idle" if rental.idle_gpus else ""
+        on = f" ({rental.machines} × {rental.offer.machine}{idle}, {rental.offer.as_of})"
+    return f"{hour} an hour{on}; {outputs} per million output tokens"
+
+
+def _runs(plan: ServingPlan) -> str:
+    """Measured runs that are split as this fleet is, and what none of them has."""
+    missing = [f"{name}: not measured" for name in plan.evidence.not_measured]
+    return "; ".join([f"{counted(plan.evidence.rows, 'measured run')}, split as this one is", *missing])
+
+
+def _as_measured(plan: ServingPlan) -> str:
+    """The best fleet that has measured runs, where this one has none."""
+    best = plan.evidence.best_measured
+    if best is None:
+        return ""
+    return f"{best.label}: {best.num_gpus} GPUs, {three_digits(best.capacity_requests_per_s)} requests/s"
+
+
+def _daring(plan: ServingPlan) -> str:
+    """The fleet that is best by prediction, where it is another one."""
+    other = plan.daring
+    if other is None:
+        return ""
+    sized = plan.request.num_gpus is not None and plan.request.job.request_rate_per_s is None
+    gain = f"serves {1 + other.saved:.3g} times as much" if sized else f"saves {100 * other.saved:.0f} %"
+    limits = f", chance of limits {format_chance(other.chance)}" if plan.estimate.limits else ""
+    runs = counted(other.rows, "measured run")
+    return f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu} {gain}; {runs}{limits}"
