@@ -53,7 +53,7 @@ def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
 
 
 def missed_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
-    """A sentence for each limit that a run misses, with what would keep it; nothing of those that it may keep."""
+    """A sentence for each limit that a run misses, with what would keep it."""
     return tuple(
         f"{name} of {limit} is missed: nine runs in ten take {band}; {_remedy(name)}"
         for name, chance in limits.chances(run).items()

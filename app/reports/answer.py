@@ -35,6 +35,8 @@ _DEFAULT_WIDTH = 110
 _NO_BREAK = "\u00a0"
 _NARROWEST = 16
 """Characters of a column that is wrapped, at least."""
+_HANGING = 6
+"""Blanks before a cell that has no room beside the others of its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,8 +308,13 @@ def _screen_table(section: Table, width: int, *, colour: bool) -> list[str]:
             break
         widths[widest] -= 1
     lines = [_paint(_row(section.columns, widths, align), _DIM, colour=colour)]
+    last = len(widths) - 1
     for row in section.rows:
-        lines += _rows(row, widths, align)
+        if last in section.wraps and max(map(len, row[last].split()), default=0) > widths[last]:
+            lines += _rows((*row[:last], ""), widths, align)  # its longest word needs a line of its own
+            lines += _wrapped(row[last], width, first=" " * _HANGING, rest=" " * _HANGING)
+        else:
+            lines += _rows(row, widths, align)
     if section.note:
         lines.append(_paint(f"  {section.note}", _DIM, colour=colour))
     return lines
