@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,12 +20,12 @@ import typer
 
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
 from app.flags.completion import ASKED, completed_command
+from app.flags.dashes import before_dashes, with_whole_command
 from app.flags.plain import PlainCommand, PlainGroup
-from app.flags.program import COMMANDS, DEFAULT_COMMAND, GROUPS, loaded, parameters_of
+from app.flags.program import COMMANDS, COMPLETION, DEFAULT_COMMAND, GROUPS, chosen_command, loaded
 from app.terminal.progress import never_silent
 from app.terminal.streams import prepare, tell
 from topology.base.errors import DamagedFileWarning, InputError
-from topology.base.names import suggest
 from topology.base.version import VERSION
 
 OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
@@ -83,24 +81,8 @@ def helped(words: list[str]) -> list[str]:
     """
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    flags, rest = _before_command(words)
+    flags, rest = before_dashes(words)
     return [*("--help" if word in ("-h", "-help", "-?") else word for word in flags), *rest] or ["--help"]
-
-
-def _before_command(words: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before ``--``, and the rest."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at:]
-
-
-def with_whole_command(words: list[str]) -> list[str]:
-    """The command line with the other program's command behind ``--`` as one word, as a shell would write it.
-
-    >>> with_whole_command(["audit", "train.log", "--", "torchrun", "train.py", "--lr", "1e-4"])
-    ['audit', 'train.log', '--', 'torchrun train.py --lr 1e-4']
-    """
-    flags, rest = _before_command(words)
-    return [*flags, "--", shlex.join(rest[1:])] if any(word[:1] == "-" for word in rest[1:]) else words
 
 
 def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
@@ -118,7 +100,7 @@ def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
 def _dispatch(words: list[str]) -> int:
     """Build the program around the chosen command and run it."""
     words = helped(words)
-    chosen = completed_command() if ASKED in os.environ else _chosen_command(words)
+    chosen = completed_command() if ASKED in os.environ else chosen_command(words)
     if chosen == "audit":
         words = with_whole_command(words)
     if meant := _split_flag(words, chosen):
@@ -137,7 +119,9 @@ def _dispatch(words: list[str]) -> int:
     except SystemExit as left:  # a shell's completion leaves so
         return left.code if isinstance(left.code, int) else ANSWERED
     except typer.TyperException as error:
-        raise _usage_error(error, words, chosen) from error
+        from app.entry.usage import usage_error
+
+        raise usage_error(error.format_message(), words, chosen) from error
     if result == INTERRUPTED:  # typer turns Ctrl-C into this result
         return interrupted()
     return result if isinstance(result, int) else ANSWERED
@@ -148,104 +132,11 @@ def _split_flag(words: list[str], chosen: str) -> str:
     flags = ("--gpus", "-n", "--gpu")
     if not any(flag in flags and {*value} & {*"xX×,"} for flag, value in pairwise(words)):
         return ""
+    from app.entry.handed_out import handed_out
     from app.entry.other_words import counted_gpus
 
-    return counted_gpus(words, chosen)
-
-
-def _in_our_flags(line: str) -> str:
-    """A command line that is offered, with its flags of other programs rewritten, too."""
-    from app.entry.other_words import rewritten
-
-    words = shlex.split(line)[1:]
-    chosen = _chosen_command(words)
-    return rewritten(words, chosen, known_flags(chosen)) or line if chosen else line
-
-
-def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
-    """Say what of a command line could not be read, in three lines."""
-    from app.entry.other_words import (
-        WHOLE,
-        audit_of_file,
-        command_behind_dashes,
-        command_for,
-        instead,
-        left_out,
-        rewritten,
-        with_flags,
-        without_model_flag,
-    )
-    from app.entry.sentences import EXAMPLES, command_of_sentence
-
-    what = re.split(r" \(Possible|\.? Did you mean", error.format_message())[0].rstrip(".")
-    if chosen:
-        flags = known_flags(chosen)
-        behind = command_behind_dashes(words)
-        named = with_flags(words)
-        meant = (
-            behind
-            or without_model_flag(words, chosen)
-            or (_in_our_flags(named) if named else rewritten(words, chosen, flags))
-        )
-        meant = meant or command_of_sentence(words)
-        fix = _fix_of(what, words, chosen)
-        others = left_out(words, chosen, flags) if meant and not behind and chosen not in WHOLE else ()
-        more = instead(words, chosen, flags) if others else ""
-        if others:
-            meant += f", without {', '.join(others)}" + (f": {more}" if more else "")
-    else:
-        line = command_for(words)
-        meant = (
-            _in_our_flags(with_flags(shlex.split(line)[1:]) or line)
-            or with_flags(words)
-            or command_of_sentence(words)
-            or audit_of_file(words)
-        )
-        close = suggest(words[0], COMMANDS, count=2) if words else ()
-        fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
-        bare = sum(not word.startswith("-") for text in words for word in text.split())
-        fix = EXAMPLES if bare >= LEAST_OF_SENTENCE else fix
-    return InputError(
-        what=what or "unreadable command line",
-        cause=f"the command line was: plan {' '.join(words)}",
-        fix=f"write {meant}" if meant else fix,
-    )
-
-
-LEAST_OF_SENTENCE: Final = 4
-"""Words of a question, where no flag stands among them."""
-
-
-def _fix_of(what: str, words: list[str], chosen: str) -> str:
-    """What mends a command line whose flags no other program has."""
-    from app.entry.other_words import instead
-
-    parameters = parameters_of(chosen)
-    if what.startswith("Missing argument"):
-        names = [each.metavar or each.name for each in parameters if each.param_type_name == "argument"]
-        return f"write plan {chosen} {' '.join(names)}; plan {chosen} --help says what it takes"
-    if bare := re.match(r"Option '(.*)' requires an argument", what):
-        flag = next(each for each in parameters if bare[1] in each.opts)
-        return f"{bare[1]} {flag.metavar or 'VALUE'}: {flag.help}"
-    _, no_such, flag = what.partition("No such option: ")
-    close = suggest(flag, known_flags(chosen), count=2, least=0.7) if no_such else ()
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return instead(words, chosen, known_flags(chosen)) or f"see `plan {chosen} --help`"
-
-
-def known_flags(chosen: str) -> tuple[str, ...]:
-    """Every flag of a command."""
-    return tuple(flag for parameter in parameters_of(chosen) for flag in parameter.opts)
-
-
-def _chosen_command(words: list[str]) -> str:
-    """Which command to import: none for the program's own help, version, or a word that is no command."""
-    if not words or words[0] in ("--help", "--version", *COMPLETION):
-        return ""
-    if words[0].startswith("-"):
-        return DEFAULT_COMMAND
-    return words[0] if words[0] in COMMANDS else ""
+    meant = counted_gpus(words, chosen)
+    return handed_out(meant) if meant else ""
 
 
 def build_app(chosen: str = "") -> typer.Typer:
@@ -273,9 +164,6 @@ def _help_of_program() -> str:
 def _completes() -> bool:
     """Whether a shell's completion is asked for; the options that install it cost every other start."""
     return ASKED in os.environ or bool(COMPLETION & {*sys.argv[1:2]})
-
-
-COMPLETION: Final = frozenset({"--install-completion", "--show-completion"})
 
 
 def _program_options(

@@ -52,6 +52,23 @@ def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
     return tuple(result)
 
 
+def missed_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
+    """A sentence for each limit that a run misses, with what would keep it."""
+    return tuple(
+        f"{name} of {limit} is missed: nine runs in ten take {band}; {_remedy(name)}"
+        for name, chance in limits.chances(run).items()
+        if limit_word(chance) == "missed"
+        for band, limit in [_band_and_limit(run, limits, name)]
+    )
+
+
+def _remedy(name: Limit) -> str:
+    """What asks for a run that keeps a limit."""
+    if name == "deadline":
+        return "--objective gpus with a range such as --gpus ..1024 names the fewest GPUs that keep it"
+    return "--objective cost names the cheapest layout"
+
+
 def _band_and_limit(run: Campaign, limits: Limits, name: Limit) -> tuple[str, str]:
     """What nine runs in ten stay below, and the limit, in words."""
     if name == "deadline" or run.usd is None:

@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from app.entry.handed_out import NAMES, is_model
+from app.flags.dashes import PROGRAMS
+
 TABLE = Path(__file__).with_name("other_words.toml")
 VALUE = "{}"
 WITHOUT_VALUE = {"--model": "--model 70b", "--discover": "--here"}
@@ -35,9 +38,23 @@ def _flags_of(command: str) -> Mapping[str, str]:
     return _by_word("every") | _by_word(_kind(command)) | _by_word(command)
 
 
+def flags_by_word(command: str) -> Mapping[str, str]:
+    """What says the same here, by the words of other programs' flags.
+
+    Args:
+        command: The command whose flags are meant.
+    """
+    return _flags_of(command)
+
+
+def without_flag(word: str, command: str) -> str:
+    """What to do for a word of other programs that no flag says here; "" where nothing is known."""
+    return _by_word(f"{_kind(command)}-instead").get(_plain(word), "")
+
+
 def _kind(command: str) -> str:
     """What a command asks about: its table holds the words of all such commands."""
-    return "train" if command in TRAINING else "catalog" if command in CATALOGS else command
+    return "train" if command in (*TRAINING, "memory") else "catalog" if command in CATALOGS else command
 
 
 def _by_word(table: str) -> dict[str, str]:
@@ -62,8 +79,10 @@ def command_for(words: Sequence[str]) -> str:
     here = _by_word("commands").get(_plain(words[0])) if words else None
     if here is None:
         return ""
-    given = [] if here.startswith("--") or here.endswith("--help") else list(words[1:])
+    given = [] if here.startswith("--") or here.endswith(LAST_FLAGS) else list(words[1:])
     given = given[given[:1] == [here] :]  # vllm serve
+    if here == "bench" and given and _is_file(given[0]):
+        here = "diagnose"  # profile trace.json
     if here == "models" and given and (catalog := _catalog(given[0])):
         here, given = catalog, given[1:]  # list gpus
     if here == "verify" and given and Path(given[0]).suffix != ".json":
@@ -88,6 +107,10 @@ def command_for(words: Sequence[str]) -> str:
     if {"--gpus", "-n", "--cluster"} & {*given}:
         here = here.replace("--gpus 32 ", "")
     return shlex.join(["plan", *here.split(), *given])
+
+
+LAST_FLAGS = ("--help", "--here")
+"""Flags behind which nothing is given."""
 
 
 def _catalog(word: str) -> str:
@@ -120,7 +143,8 @@ def audit_of_file(words: Sequence[str]) -> str:
     >>> audit_of_file(["train.sh", "--gpus", "64"]), audit_of_file(["70b"])
     ('plan audit train.sh --gpus 64', '')
     """
-    return shlex.join(["plan", "audit", *words]) if words and Path(words[0]).suffix in LAUNCH_FILES else ""
+    names = bool(words) and (Path(words[0]).suffix in LAUNCH_FILES or "/" in words[0].rstrip("/"))
+    return shlex.join(["plan", "audit", *words]) if names and not is_model(words[0]) else ""
 
 
 def _is_file(word: str) -> bool:
@@ -147,23 +171,11 @@ def with_flags(words: Sequence[str]) -> str:
     if {*command} & OF_FILES:
         return ""
     named, rest = bare[len(command) :], list(words[len(bare) :])
-    if not 1 <= len(named) <= 2 or not all(word.isdecimal() for word in named[1:]) or not is_model(named[0]):
+    counts = all(word.isdecimal() for word in named[1:])
+    if not 1 <= len(named) <= 2 or not counts or named[0].isdecimal() or not is_model(named[0]):
         return ""
     flags = [part for pair in zip(("--model", "--gpus"), named, strict=False) for part in pair]
     return shlex.join(["plan", *(each for each in command if each != "train"), *flags, *rest])
-
-
-def is_model(name: str) -> bool:
-    """Whether a word names a model of the catalog, or several."""
-    from costmodel.models.catalog import model
-    from topology.base.errors import AmbiguousNameError, InputError
-
-    try:
-        return bool(model(name).name)
-    except AmbiguousNameError:
-        return True
-    except InputError:
-        return False
 
 
 def command_behind_dashes(words: Sequence[str]) -> str:
@@ -171,11 +183,56 @@ def command_behind_dashes(words: Sequence[str]) -> str:
 
     >>> command_behind_dashes(["audit", "torchrun", "--nproc_per_node", "8", "train.py"])
     'plan audit -- torchrun --nproc_per_node 8 train.py'
+    >>> command_behind_dashes(["audit", "train.sh", "--tp", "8"])
+    ''
     """
-    if len(words) > 1 and words[0] == "audit" and _plain(words[1].partition("=")[0]) in OF_TORCHRUN:
+    if len(words) < LEAST_OF_COMMAND or words[0] != "audit":
+        return ""
+    if _plain(words[1].partition("=")[0]) in OF_TORCHRUN:
         return shlex.join(["plan", "audit", "--", "torchrun", *words[1:]])
-    starts = len(words) > 1 and words[0] == "audit" and not words[1].startswith("-")
-    return shlex.join(["plan", "audit", "--", *words[1:]]) if starts and not Path(words[1]).exists() else ""
+    starts = not words[1].startswith("-") and not _is_file(words[1])
+    return shlex.join(["plan", "audit", "--", *words[1:]]) if starts else ""
+
+
+def audit_of_command(words: Sequence[str]) -> str:
+    """The command line of an audit where another program's own command is typed; else "".
+
+    >>> audit_of_command(["torchrun", "train.py", "--tp", "8"]), audit_of_command(["axolotl"])
+    ('plan audit -- torchrun train.py --tp 8', '')
+    """
+    starts = len(words) >= LEAST_OF_COMMAND and Path(words[0]).name in PROGRAMS
+    return shlex.join(["plan", "audit", "--", *words]) if starts else ""
+
+
+def without_rest(words: Sequence[str]) -> str:
+    """The command line of a word that is no command, without what follows it; "" of a question.
+
+    >>> without_rest(["ui", "--model", "70b"]), without_rest(["cost", "--model", "70b"])
+    ('plan dash, without --model 70b', '')
+    """
+    line = command_for(words[:1])
+    asks = line.split()[1:2] in (["--model"], *([each] for each in (*TRAINING, "serve")))
+    return f"{line}, without {' '.join(words[1:])}" if line and not asks and words[1:] else ""
+
+
+def of_catalog(words: Sequence[str]) -> str:
+    """The command line that describes an engine, a GPU or a rule whose name stands alone; else "".
+
+    >>> of_catalog(["h100"]), of_catalog(["megatron"]), of_catalog(["kv-heads"]), of_catalog(["h100", "32"])
+    ('plan gpus h100', 'plan engines megatron', 'plan rule kv-heads', '')
+    """
+    if len(words) == 2 and words[0] in SHOWS:  # show h100
+        words = words[1:]
+    if len(words) != 1 or words[0][:1].isdecimal():
+        return ""
+    return next((f"plan {catalog} {words[0]}" for catalog in ONE_NAME if NAMES[catalog](words[0])), "")
+
+
+SHOWS = ("show", "info", "describe", "about")
+"""Words before a name that asks what it is."""
+ONE_NAME = ("engines", "gpus", "rule")
+"""Commands that describe what one word names, where it names no model."""
+LEAST_OF_COMMAND = 2
 
 
 OF_TORCHRUN = (
@@ -237,7 +294,9 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         else:
             value = str(_table()["values"].get(value.lower(), value))
             if value or VALUE not in here:
-                result += _spelled(here, value, words, known)
+                spelled = _spelled(here, value, words, known)
+                result = _without(result, "--adapter") if spelled[:1] == ["--adapter"] else result
+                result += spelled
     shown = result[1:] if result[:1] == [command] else result
     shown = [*([] if before == "train" else [before]), *shown]
     counted = _gpus_of_nodes(nodes, words) if nodes else ()
@@ -261,7 +320,8 @@ def _without_table(word: str, known: Sequence[str]) -> str:
 
 def _memory(words: Sequence[str]) -> str:
     """The command line of what a model holds, whose name stands alone; beside degrees, of an estimate."""
-    at = next(at for at, word in enumerate(words) if word in ("--model", "-m"))
+    bare = len(words) > 1 and not words[1].startswith("-")
+    at = 0 if bare else next(at for at, word in enumerate(words) if word in ("--model", "-m"))
     name, rest = [*words[at + 1 : at + 2]], [*words[1:at], *words[at + 2 :]]
     if not rest or not name:
         return shlex.join(["plan", "memory", *(name or ["70b"])])
@@ -280,15 +340,19 @@ def _searched_export(words: Sequence[str]) -> str:
     return f"{line} --output plan.json && plan export plan.json --to {shlex.join(engine)}"
 
 
-def without_model_flag(words: Sequence[str], command: str) -> str:
-    """The command line where a model is named by a flag to a command that takes none; "" where it is not.
+def without_model_flag(words: Sequence[str], command: str, known: Sequence[str] = ()) -> str:
+    """The command line where a command is asked what another answers of a model; "" where it is not.
 
     >>> without_model_flag(["memory", "--model", "70b"], "memory")
     'plan memory 70b'
     >>> without_model_flag(["export", "--model", "70b", "--gpus", "8", "--to", "deepspeed"], "export")
     'plan --model 70b --gpus 8 --output plan.json && plan export plan.json --to deepspeed'
     """
-    return WHOLE[command](words) if command in WHOLE and {"--model", "-m"} & {*words} else ""
+    named = bool({"--model", "-m"} & {*words})
+    if command == "memory" and known and not named:
+        flags = [word for word in words if word.startswith("-")]
+        named = words[1:2] != flags[:1] and any(flag.partition("=")[0] not in known for flag in flags)
+    return WHOLE[command](words) if command in WHOLE and named else ""
 
 
 WHOLE = {"memory": _memory, "export": _searched_export}

@@ -1,7 +1,8 @@
 """A question typed in plain words (``plan 70b on 32 h100``): the exact command line that asks it.
 
-Every word has to be understood: a name of a model or a GPU, a count with what it counts, a degree of an axis,
-a precision, a length, or a word that means nothing here. One that is not gives no command line at all.
+A word is a name, a count with what it counts, a degree, a flag of any program, or means nothing here.
+Where a model and GPUs are named, other words are left out, and named behind the command line. A number, a
+second model and a word that turns the question are never left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.entry.other_words import COUNTED_GPU, command_for, is_model
+from app.entry.handed_out import is_gpu, is_model
+from app.entry.other_words import COUNTED_GPU, VALUE, command_for, flags_by_word, without_flag
+from app.flags.program import known_flags
 from costmodel.kernels.precisions import TRAINING
 
 FILLER: Final = frozenset((
@@ -27,6 +30,7 @@ FILLER: Final = frozenset((
     "strategy", "take", "takes", "the", "throughput", "time", "to", "train", "training",
     "tune", "tuning", "using", "we", "what", "which", "will",
     "per", "second", "with", "would", "x", "×",
+    "fastest", "gpu-hours", "hours", "like", "our", "quickly", "want", "way",
 ))  # fmt: skip
 """Words that say nothing which a flag would."""
 COUNTED: Final = {"gpu": 1, "gpus": 1, "card": 1, "cards": 1, "node": 0, "nodes": 0}
@@ -36,7 +40,7 @@ JOINS: Final = ("or", "vs", "versus", "against", "compare")
 SINGLE: Final = ("a", "an", "one", "single")
 LENGTH: Final = ("context", "seq", "sequence", "length", "ctx", "seqlen")
 AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
-NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?[kmbt]?", re.IGNORECASE)
+NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?(?:[kmbt]|e\d{1,2})?", re.IGNORECASE)
 MEMORY: Final = re.compile(r"\d{2,3}\s?gi?b?", re.IGNORECASE)
 """The memory of a GPU behind its name."""
 _LONGEST_NAME: Final = 3
@@ -45,6 +49,8 @@ NO_NAME: Final = FILLER.union(TRAINING, LENGTH, COUNTED, ("lora", "qlora"))
 """Words that are no part of a model's name."""
 RATES: Final = ("requests", "request", "reqs", "req", "rps", "qps", "req/s", "requests/s")
 """What a number before them counts of a server's load, a second."""
+LOADS: Final = ("users", "clients", "sessions")
+"""What a number before them counts of a server's load at once."""
 EXAMPLES: Final = (
     "a question names a model and GPUs, such as plan 70b on 32 h100; of a job that runs, its files: "
     "plan audit train.sh train.log; plan --help has the rest"
@@ -66,6 +72,7 @@ class _Question:
     flags: list[str] = field(default_factory=list)
     command: str = ""
     joins: bool = False
+    unread: list[str] = field(default_factory=list)
 
 
 def command_of_sentence(words: Sequence[str]) -> str:
@@ -80,13 +87,18 @@ def command_of_sentence(words: Sequence[str]) -> str:
     """
     question, at = _Question(), 0
     texts = [word.strip(",;:?!()") for text in words for word in text.split()]
+    texts = with_joined_counts(texts)
     asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
     texts = [text for text in texts if text and not (asks_fewest and text.lower() == "many")]
     while at < len(texts):
-        taken = _read(question, texts[at:])
-        if not taken:
+        taken = _read(question, texts[at:]) or _read_flag(question, texts[at:])
+        taken = taken or _read_otherwise(question, texts[at:])
+        if not taken and not _is_left_out(texts[at]):
             return ""
-        at += taken
+        question.unread += [] if taken else [texts[at]]
+        at += taken or 1
+    if question.unread and not (question.model and (question.gpus or question.nodes or question.kinds)):
+        return ""
     assumed = []
     if len(question.kinds) > 1 and not question.model:
         question.model = "70b"
@@ -96,7 +108,70 @@ def command_of_sentence(words: Sequence[str]) -> str:
     if not question.model or (question.joins and len(question.kinds) < 2) or _says_twice(question.flags):
         return ""
     line = _line(question, asks_fewest, assumed, fits=any(text.lower() in FITS for text in texts))
-    return line + (f", with {' and '.join(assumed)} for example" if line and assumed else "")
+    if not line:
+        return ""
+    suffix = f", with {' and '.join(assumed)} for example" if assumed else ""
+    return line + suffix + _unread(question)
+
+
+def _unread(question: _Question) -> str:
+    """What is told of words that no flag says; "" where every one was understood."""
+    if not question.unread:
+        return ""
+    command = question.command if question.command == "serve" else "train"
+    more = next(filter(None, (without_flag(word.replace(" ", "-"), command) for word in question.unread)), "")
+    return f", without {' and '.join(question.unread)}" + (f": {more}" if more else "")
+
+
+def _is_left_out(text: str) -> bool:
+    """Whether a word that is not understood may be left out and named.
+
+    None that has a number may, and none that turns the question or makes it two.
+    """
+    word = text.lower()
+    plain = (
+        text[:1].isalpha()
+        and word.replace("-", "").isalpha()
+        and word not in (*JOINS, *TURNS, *OF_WORDS, *FITS)
+    )
+    return plain and not is_gpu(text) and not is_model(text)
+
+
+TURNS: Final = (
+    "no",
+    "not",
+    "without",
+    "except",
+    "instead",
+    "than",
+    "never",
+    "but",
+    "don't",
+    "if",
+    "when",
+    "until",
+)
+"""Words that turn what others say."""
+UNITS: Final = {"trillion": "T", "billion": "B", "million": "M", "tn": "T", "bn": "B", "mio": "M"}
+"""What counts are said in, and how a flag says it."""
+
+
+def with_joined_counts(words: Sequence[str]) -> list[str]:
+    """The words with a count and its unit as one: behind a flag a letter is a unit, too.
+
+    >>> with_joined_counts(["--tokens", "15", "trillion"]), with_joined_counts(["--tokens", "15", "T"])
+    (['--tokens', '15T'], ['--tokens', '15T'])
+    """
+    joined = list[str]()
+    for word in words:
+        unit = UNITS.get(word.lower(), "")
+        if not unit and len(joined) > 1 and joined[-2].startswith("--"):
+            unit = word.upper() if word.upper() in UNITS.values() else ""
+        if unit and joined and NUMBER.fullmatch(joined[-1]) and joined[-1][-1].isdecimal():
+            joined[-1] += unit
+        else:
+            joined.append(word)
+    return joined
 
 
 def _says_twice(flags: Sequence[str]) -> bool:
@@ -107,7 +182,7 @@ def _says_twice(flags: Sequence[str]) -> bool:
     return len({*names}) < len(names)
 
 
-OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep")
+OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep", "recipes")
 """Commands that a question in words may name."""
 
 
@@ -123,7 +198,7 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
     if word in LENGTH and NUMBER.fullmatch(after):
         question.flags += ["--sequence-length", after]
         return 2
-    if NUMBER.fullmatch(word) and not _is_gpu(word) and (taken := _count(question, text, after)):
+    if NUMBER.fullmatch(word) and not is_gpu(word) and (taken := _count(question, text, after)):
         return taken
     if (both := COUNTED_GPU.fullmatch(word)) and not question.gpus:
         if COUNTED.get(both[3] or "gpus", 1) == 0:
@@ -132,8 +207,8 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
         question.gpus = str(int(both[1]) * int(both[2] or 1))
         if not both[3] or both[3] in COUNTED:
             return 1
-        question.kinds += [both[3]] if _is_gpu(both[3]) else []
-        return int(_is_gpu(both[3]))
+        question.kinds += [both[3]] if is_gpu(both[3]) else []
+        return int(is_gpu(both[3]))
     if word in TRAINING:
         question.flags += ["--precision", word]
         return 1
@@ -143,6 +218,36 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
     return _name(question, texts)
 
 
+def _read_flag(question: _Question, texts: Sequence[str]) -> int:
+    """Take what another program calls a flag, with the number that it needs; gives how many words, or 0.
+
+    What only a server has makes the question one of a server.
+    """
+    for length in (2, 1):
+        word = "-".join(texts[:length]).lower()
+        value = texts[length] if len(texts) > length and texts[length][:1].isdecimal() else ""
+        for command in (
+            (question.command or "train", "serve") if not question.command else (question.command,)
+        ):
+            flag = f"--{word} {VALUE}" if f"--{word}" in known_flags(command) else ""
+            here = (flags_by_word(command).get(word, "") or flag) if len(texts) >= length else ""
+            if not here.startswith("--") or (VALUE in here and not value):
+                continue
+            question.flags += here.replace(VALUE, value).split()
+            question.command = question.command or ("" if command == "train" else command)
+            return length + (VALUE in here)
+    return 0
+
+
+def _read_otherwise(question: _Question, texts: Sequence[str]) -> int:
+    """Take words that no flag says here, and for which something else is done; gives how many, or 0."""
+    for length in (2, 1):
+        if len(texts) >= length and without_flag("-".join(texts[:length]), question.command or "train"):
+            question.unread.append(" ".join(texts[:length]))
+            return length
+    return 0
+
+
 def _count(question: _Question, text: str, after: str) -> int:
     """Take a number: what it counts stands behind it, or it counts GPUs."""
     if after in LENGTH:
@@ -150,6 +255,10 @@ def _count(question: _Question, text: str, after: str) -> int:
         return 2
     if after in RATES:
         question.flags += ["--rate", f"{text}/s"]
+        question.command = question.command or "serve"
+        return 2
+    if after in LOADS:
+        question.flags += ["--concurrency", text]
         question.command = question.command or "serve"
         return 2
     if after == "tokens":
@@ -173,7 +282,7 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
         question.command = named
         return 1
     memory = [f"{text}-{texts[1]}"] if len(texts) > 1 and MEMORY.fullmatch(texts[1]) else []
-    kind = next((each for each in (*memory, text, text.removesuffix("s")) if _is_gpu(each)), "")
+    kind = next((each for each in (*memory, text, text.removesuffix("s")) if is_gpu(each)), "")
     if kind:
         question.kinds.append(kind)
         return 2 if kind in memory else 1
@@ -182,7 +291,7 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
         return 1
     if word in SINGLE and len(texts) > 1 and not (question.gpus or question.nodes):
         after = texts[1].lower()
-        if _is_gpu(texts[1]) or after in COUNTED:
+        if is_gpu(texts[1]) or after in COUNTED:
             question.gpus, question.nodes = ("1", "") if COUNTED.get(after, 1) else ("", "1")
             return 2 if after in COUNTED else 1
     if word in FILLER:
@@ -198,17 +307,6 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
     return 0
 
 
-def _is_gpu(name: str) -> bool:
-    """Whether a word names a GPU."""
-    from topology.base.errors import InputError
-    from topology.hardware.datasheets import sheet_named
-
-    try:
-        return len(name) > 1 and bool(sheet_named(name).name)
-    except InputError:
-        return False
-
-
 def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: bool) -> str:
     """The command line of what was understood; what it assumes is added to `assumed`."""
     command = question.command.replace("train", "")
@@ -219,6 +317,10 @@ def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: b
         command = "estimate"  # the bytes of a model alone have no GPUs, precision or length
     if command == "serve":
         return _server(question)
+    if command == "recipes":
+        return shlex.join(
+            ["plan", "recipes", question.model, *(("--gpu", *question.kinds) if question.kinds else ())]
+        )
     if len(question.kinds) > 1:
         command = "sweep"
     gpus, fewest = question.gpus, []

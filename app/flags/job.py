@@ -86,6 +86,12 @@ def _further(option: Any) -> Any:
     return Annotated[kind, declared]
 
 
+def flags_of(given: Mapping[str, Any]) -> Flags:
+    """The `Flags` of what a command would be called with."""
+    taken = {name: value for name, value in given.items() if name in FLAGS and name != "settings"}
+    return _flags(settings=tuple(given.get("settings") or ()), **taken)
+
+
 def _flags(*, settings: tuple[str, ...] | None = None, **given: str | None) -> Flags:
     """What was written, without settings where there are none."""
     return Flags(settings=settings or (), **given)

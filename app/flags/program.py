@@ -6,7 +6,8 @@ To add a command: put a function `command` in `app/commands/NAME.py`, one line i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -67,13 +68,55 @@ def loaded(name: str) -> Callable[..., Any]:
     return function
 
 
+COMPLETION: Final = frozenset({"--install-completion", "--show-completion"})
+
+
+def chosen_command(words: Sequence[str]) -> str:
+    """The command that words ask for; "" for the program's own help, its version, or a word that is none.
+
+    >>> chosen_command(["--model", "70b"]), chosen_command(["serve"]), chosen_command(["70b"])
+    ('train', 'serve', '')
+    """
+    if not words or words[0] in ("--help", "--version", *COMPLETION):
+        return ""
+    if words[0].startswith("-"):
+        return DEFAULT_COMMAND
+    return words[0] if words[0] in COMMANDS else ""
+
+
 def parameters_of(name: str) -> list[Any]:
     """Flags and arguments of a command."""
+    parameters: list[Any] = _parser_of(name).params
+    return parameters
+
+
+def known_flags(name: str) -> tuple[str, ...]:
+    """Every flag of a command."""
+    flags = (flag for parameter in parameters_of(name) for flag in parameter.opts)
+    return tuple(flag for flag in flags if flag.startswith("-"))
+
+
+def given_to(name: str, words: Sequence[str]) -> Mapping[str, Any]:
+    """What a command would be called with; it is not called.
+
+    Args:
+        name: The command.
+        words: Its flags and arguments.
+
+    Raises:
+        typer.TyperException: They cannot be read.
+    """
+    given: Mapping[str, Any] = _parser_of(name).make_context(f"plan {name}", [*words]).params
+    return given
+
+
+@lru_cache(maxsize=4)  # an error asks for a command's flags several times
+def _parser_of(name: str) -> Any:
+    """What reads a command's words."""
     import typer
 
     from app.flags.plain import PlainCommand
 
     program = typer.Typer(add_completion=False)
     program.command(name, cls=PlainCommand)(loaded(name))
-    parameters: list[Any] = typer.main.get_command(program).params
-    return parameters
+    return typer.main.get_command(program)

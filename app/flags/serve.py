@@ -245,6 +245,12 @@ def takes_load() -> Callable[[Callable[..., int]], Callable[..., int]]:
     return gathers(SERVE_FLAGS, _flags)
 
 
+def serve_flags_of(given: Mapping[str, Any]) -> ServeFlags:
+    """The `ServeFlags` of what a command would be called with."""
+    taken = {name: value for name, value in given.items() if name in SERVE_FLAGS and name != "settings"}
+    return _flags(settings=tuple(given.get("settings") or ()), **taken)
+
+
 def _flags(*, settings: tuple[str, ...] | None = None, **given: Any) -> ServeFlags:
     """What was written, without settings where there are none."""
     return ServeFlags(settings=settings or (), **given)

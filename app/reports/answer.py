@@ -38,6 +38,8 @@ _NARROWEST = 16
 """Characters of a column that is wrapped, at least."""
 _ROWS_AT_ONCE = 20
 """Of a table whose columns stand in parts, so that a screen holds all parts of its rows."""
+_HANGING = 6
+"""Blanks before a cell that has no room beside the others of its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,7 +315,11 @@ def _screen_table(section: Table, width: int, *, colour: bool, folds: bool) -> l
     columns = list(zip(section.columns, *section.rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     align = section.align or "l" + "r" * (len(section.columns) - 1)
-    narrowest = {column: _narrowest(columns[column]) for column in section.wraps}
+    last = len(columns) - 1  # a word that it has no room for gets a line of its own
+    narrowest = {
+        column: max(_NARROWEST, 0 if column == last else max(map(_longest_word, columns[column])))
+        for column in section.wraps
+    }
     while _row_width(widths) > width:
         wide = [column for column, least in narrowest.items() if widths[column] > least]
         if not wide:
@@ -326,6 +332,7 @@ def _screen_table(section: Table, width: int, *, colour: bool, folds: bool) -> l
         widest = max(_NARROWEST, width - _row_width(widths[:key]) - 2)
         widths = [min(each, most, widest) for each, most in zip(widths, least, strict=True)]
         parts = _parts(widths, width, key)
+    hangs = last if last in section.wraps and len(parts) == 1 else None
     at_once = len(section.rows) if len(parts) == 1 else _ROWS_AT_ONCE
     lines = list[str]()
     for start in range(0, max(1, len(section.rows)), max(1, at_once)):
@@ -334,17 +341,20 @@ def _screen_table(section: Table, width: int, *, colour: bool, folds: bool) -> l
             heads = _rows([section.columns[i] for i in part], *those)
             lines += [""] * bool(lines) + [_paint(line, _DIM, colour=colour) for line in heads]
             for row in section.rows[start : start + at_once]:
-                lines += _rows([row[i] for i in part], *those)
+                if hangs is not None and _longest_word(row[hangs]) > widths[hangs]:
+                    lines += _rows((*row[:hangs], ""), *those)
+                    lines += _wrapped(row[hangs], width, first=" " * _HANGING, rest=" " * _HANGING)
+                else:
+                    lines += _rows([row[i] for i in part], *those)
     if section.note:
         note = _wrapped(section.note, width, first="  ", rest="  ") if folds else [f"  {section.note}"]
         lines += [_paint(line, _DIM, colour=colour) for line in note]
     return lines
 
 
-def _narrowest(cells: Sequence[str]) -> int:
-    """Characters of a column whose cells are broken at spaces, at least: no word is."""
-    words = (word for cell in cells for word in cell.replace(NO_BREAK, " ").split())
-    return max(_NARROWEST, max(map(len, words), default=0))
+def _longest_word(cell: str) -> int:
+    """Characters of the longest word that breaking a cell at spaces leaves."""
+    return max(map(len, cell.replace(NO_BREAK, " ").split()), default=0)
 
 
 def _row_width(widths: Sequence[int]) -> int:

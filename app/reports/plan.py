@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.errors import NO_FEASIBLE_PLAN
+from app.errors import ANSWERED, NO_FEASIBLE_PLAN
+from app.limits import missed_words
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_lines, other_nodes, plan_words
@@ -60,13 +61,26 @@ def plan_answer(
     )
     if notes:
         sections.append(Lines(title="Assumed", lines=notes))
+    missed = _missed(plan)
     return Answer(
         headline=headline_of(plan),
-        sections=tuple(sections),
+        sections=(sections[0], *missed, *sections[1:]),
         document=lambda: to_json(plan),
         records=tuple(plan.rows()),
-        brief=(brief_facts(plan, switch), *_tight(plan)),
+        brief=(brief_facts(plan, switch), *missed, *_tight(plan)),
+        exit_code=NO_FEASIBLE_PLAN if missed else ANSWERED,
     )
+
+
+def _missed(plan: Plan) -> tuple[Section, ...]:
+    """The limits of its run that a plan misses: the answer to whether they are kept is no."""
+    if plan.campaign is None:
+        return ()
+    from planner.analysis.capacity import Limits
+
+    job = plan.request.job
+    lines = missed_words(plan.campaign, Limits(deadline_s=job.deadline_s, budget_usd=job.budget_usd))
+    return (Lines(title="Missed", lines=lines),) if lines else ()
 
 
 def _to_its_end(plan: Plan) -> Plan:

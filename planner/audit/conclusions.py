@@ -10,7 +10,7 @@ from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
-from planner.audit.ranks import global_batch_of, gpus_of_machines, replicas_of_files, world
+from planner.audit.ranks import axes_over_slices, global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
 from planner.audit.words import OPTIMIZERS, PARENTS, Family
 from planner.formats.settings import truth_of, whole_or_none
@@ -324,6 +324,7 @@ CLASSES_OF_ARGUMENTS = (*_MADE_BY_UNSLOTH, "GRPOConfig", "RLOOConfig", "GKDConfi
 
 _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     _overrides,
+    axes_over_slices,
     gpus_of_machines,
     _precision,
     _recompute,

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+from costmodel.models.catalog import exact_model
 from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
@@ -41,6 +42,9 @@ _SHORT_TRAINING = {
     "-mb": "micro_batch_size",
     "-gb": "global_batch_size",
     "-ng": "num_gpus",
+    "-mr": "model_recipe_name",
+    "-g": "gpu",
+    "-c": "compute_dtype",
     "-N": "nodes",
 }
 """Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch and of GPUs."""
@@ -472,10 +476,21 @@ def _setting(name: str, values: list[str], line: int) -> list[Setting]:
     if UNKNOWN in name:
         return []
     if any(UNKNOWN in value for value in values[:1]):
-        return [Setting(name=name, value=NOT_KNOWN, line=line)]
+        return [Setting(name=name, value=_model_beneath(values[0]) or NOT_KNOWN, line=line)]
     value = values[0].strip("'\"") if values else True
     more = tuple(word.strip("'\"") for word in values[1:] if UNKNOWN not in word)
     return [Setting(name=name, value=value, line=line, more=more)]
+
+
+def _model_beneath(path: str) -> str:
+    """The model whose name ends a path that begins with what only a run knows; else "".
+
+    >>> _model_beneath(f"{UNKNOWN}/Qwen3-8B"), _model_beneath(f"{UNKNOWN}/final")
+    ('Qwen3-8B', '')
+    """
+    folder, slash, name = path.strip("'\"").rstrip("/").rpartition("/")
+    known = bool(slash) and folder.startswith(UNKNOWN) and UNKNOWN not in name
+    return name if known and exact_model(name) is not None else ""
 
 
 def _line(flag: str, line: int, lines: Sequence[str]) -> int:

@@ -248,6 +248,18 @@ def world(facts: JobFacts, family: Family) -> None:
         )
 
 
+def axes_over_slices(facts: JobFacts, family: Family) -> None:  # noqa: ARG001 - as all steps are called
+    """Degrees of MaxText: those within a slice (``ici_``) times those over slices (``dcn_``)."""
+    for name in ("tp", "pp", "cp", "ep"):
+        over = facts.count(f"said.{name}_of_slices") or 1
+        if over == 1:
+            continue
+        within, across = facts.by_field.pop(f"layout.{name}", None), f"said.{name}_of_slices"
+        source = " · ".join(each.source for each in (within, facts.by_field[across]) if each is not None)
+        degree = over * ((within and whole_or_none(within.value)) or 1)
+        facts.put(f"layout.{name}", degree, "stated", source, like=across)
+
+
 def _world_of_mesh(facts: JobFacts, family: Family) -> None:
     """GPUs of a mesh of MaxText whose axes over data, within a slice and over slices, are all stated.
 

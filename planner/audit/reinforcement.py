@@ -15,6 +15,8 @@ from planner.formats.settings import Setting
 
 SUPERVISED = "sft"
 """Table of recipes whose steps are training alone, of engines that else generate: NeMo-RL's run_sft.py."""
+SUPERVISED_LOSS = ("loss_type", "sft_loss")
+"""What tells slime that its samples are those of a file (slime/utils/arguments.py)."""
 _OFF = ("", "none", "null", "false", "no", "0")
 
 
@@ -22,6 +24,8 @@ def more_than_training(reading: Reading) -> str:
     """What of a job is no training, in words; empty where nothing is."""
     if reading.family.generates and not any(setting.path[0] == SUPERVISED for setting in reading.settings):
         return f"{reading.family.name} generates and scores answers beside it, as its recipes have it"
+    if any((each.path[-1], str(each.value)) == SUPERVISED_LOSS for each in reading.settings):
+        return ""
     named = next(_words(reading.settings), None)
     if named is None:
         return ""

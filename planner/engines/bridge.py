@@ -182,6 +182,7 @@ def _as_here(setting: EngineSetting) -> EngineSetting:
         write=written,
         read=read_here,
         granted=lambda given: tuple(map(_in_bridge_names, setting.granted(as_megatron(given)))),
+        says=lambda given: setting.says(as_megatron(given)),
     )
 
 

@@ -37,6 +37,7 @@ class EngineReading:
         wrong: Words whose value cannot be read, with why; they count as not given.
         unpriced: Words that are given and priced as if they were not, or not quite, with what they do.
         refused: What the engine stops at.
+        switches: The value of each switch that words say, by its own name: several may be priced alike.
     """
 
     stated: Mapping[str, Any]
@@ -46,6 +47,7 @@ class EngineReading:
     wrong: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
+    switches: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -186,6 +188,7 @@ def _reading(
     assumed: dict[str, Any] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     granted: tuple[str, ...] = ()
+    said: dict[str, str] = {}
     for setting in contract.settings:
         mine = tuple(spelled[word.name] for word in setting.words if word.name in spelled)
         try:
@@ -195,6 +198,8 @@ def _reading(
             continue
         (stated if mine else assumed).update(facts)
         granted += besides
+        if mine and setting.switch and (value := setting.says(given)):
+            said[setting.switch] = value
         words_of.update(dict.fromkeys(facts, mine) if mine else {})
     unpriced = tuple(
         f"{spelled[name]} {effect}: not priced"
@@ -208,6 +213,7 @@ def _reading(
         unknown=unknown,
         wrong=tuple(wrong),
         unpriced=(*unpriced, *granted),
+        switches=said,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 
 import numpy as np
 
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.stack import stack
+from costmodel.stack import stack, stacks
 from planner.engines.accelerate import ACCELERATE
 from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
@@ -23,6 +24,7 @@ from planner.engines.wrappers.horovod import HOROVOD
 from planner.engines.wrappers.tensorflow import TENSORFLOW
 from planner.law import PlanLaw
 from planner.plan import FREE, Problem, Recomputes
+from topology.base.names import resolve
 
 CONTRACTS: Mapping[str, Contract] = {
     contract.engine: replace(
@@ -53,6 +55,52 @@ def engine_of_stack(stack: str) -> str:
     first = [name for name, contract in CONTRACTS.items() if contract.stacks[0] == stack]
     others = [name for name, contract in CONTRACTS.items() if stack in contract.stacks]
     return next(iter((*first, *others)), FREE)
+
+
+TRAINERS: Mapping[str, str] = {
+    "mcore": "megatron", "megatron-lm": "megatron", "nemo": "megatron-bridge",
+    "transformers": "accelerate", "hf": "accelerate", "huggingface": "accelerate", "axolotl": "accelerate",
+    "llama-factory": "accelerate", "llamafactory": "accelerate", "open-r1": "accelerate",
+    "fsdp": "accelerate", "zero": "deepspeed",
+}  # fmt: skip
+"""Programs and methods that people name for an engine: the one that runs their jobs.
+
+Transformers' Trainer, which Axolotl and LLaMA-Factory extend, starts its ranks and shards by Accelerate
+(huggingface.co/docs/transformers/trainer). NeMo trains language models by Megatron-Bridge
+(docs.nvidia.com/nemo/megatron-bridge).
+"""
+
+
+@cache
+def engine_aliases() -> Mapping[str, str]:
+    """Other words for an engine: its package, its title, the profiles that price it, and its trainers."""
+    profiles = {name: engine_of_stack(name) for each in CONTRACTS.values() for name in each.stacks}
+    called = {word: each.engine for each in CONTRACTS.values() for word in (each.package, each.title)}
+    return {**TRAINERS, **profiles, **called, **{name: name for name in CONTRACTS}}
+
+
+def engine_named(name: str) -> str:
+    """The engine of a lenient name; ``any`` names the free space.
+
+    >>> engine_named("megatron-core"), engine_named("trl"), engine_named("Megatron-LM")
+    ('megatron', 'accelerate', 'megatron')
+
+    Raises:
+        InputError: no engine here is called so.
+    """
+    return resolve(name, (*CONTRACTS, FREE), "engine", engine_aliases())
+
+
+def engine_or_preset(name: str) -> str:
+    """The engine of a name, or the preset whose whole name it is.
+
+    >>> engine_or_preset("megatron"), engine_or_preset("megatron-core"), engine_or_preset("axolotl")
+    ('megatron', 'megatron-core', 'accelerate')
+    """
+    presets = {each for each in stacks() if each not in CONTRACTS}
+    return resolve(
+        name, (*CONTRACTS, *presets), "engine", {**engine_aliases(), **{each: each for each in presets}}
+    )
 
 
 MOST_NAMED = 2

@@ -74,6 +74,7 @@ class EngineSetting:
         switch: The switch (`costmodel.switches`) whose values it says, and only those that it reads back.
         untold: Values of that switch that it does not say, with why.
         granted: What words do beside their fields, or otherwise than it is priced.
+        says: The value of that switch, by its name; None where words leave it open.
     """
 
     words: tuple[Word, ...]
@@ -83,6 +84,7 @@ class EngineSetting:
     switch: str = ""
     untold: Mapping[str, str] = field(default_factory=dict)
     granted: Callable[[Given], tuple[str, ...]] = lambda _: ()
+    says: Callable[[Given], str | None] = lambda _: None
 
 
 def flag(

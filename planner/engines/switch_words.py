@@ -60,4 +60,5 @@ def switch_words(
         switch=name,
         untold=untold or {},
         granted=granted,
+        says=read,
     )

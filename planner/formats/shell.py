@@ -1305,10 +1305,14 @@ def script_of_text(
     asks = (each for each in components if not each.keys().isdisjoint(_ASKS_GPUS))
     script.directives.update(next(asks, components[0]))
     set_by_slurm = {**slurm_variables(script.directives), **variables_of_components(components)}
-    for name, value in {**set_by_slurm, **(given or {})}.items():
+    for name, value in {**OF_EVERY_SHELL, **set_by_slurm, **(given or {})}.items():
         script.names.values[name] = (Text(value, 0),)
     _Follower(script, beside or {}).run_text(text, script.names, line=1)
     return script
+
+
+OF_EVERY_SHELL = {"HOME": "~"}
+"""Variables that every shell sets; a path beneath them may name a model."""
 
 
 class _Follower:

@@ -13,7 +13,7 @@ from typing import Any
 
 from planner.campaign.saving import save_interval_steps
 from planner.engines.contract import Contract
-from planner.engines.contracts import CONTRACTS
+from planner.engines.contracts import CONTRACTS, engine_aliases
 from planner.engines.formats import Files
 from planner.engines.limit import Variable
 from planner.engines.program import FILE
@@ -56,7 +56,7 @@ def bundle(plan: Plan, target: str, launcher: str, *, nearest: bool = False) -> 
         launcher: what starts it, leniently named.
         nearest: as for `planner.launch.targets.export_plan`.
     """
-    engine = resolve(target, tuple(ENTRIES), "engine")
+    engine = resolve(target, tuple(ENTRIES), "engine", engine_aliases())
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
     contract = CONTRACTS[engine]
     where = hosts_by_kind(plan)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.engines.contract import Contract, read, write
-from planner.engines.contracts import CONTRACTS
+from planner.engines.contracts import CONTRACTS, engine_aliases
 from planner.engines.fields import Facts, facts_of
 from planner.engines.formats import FORMATS, Files
 from planner.engines.limit import Variable
@@ -23,8 +23,6 @@ OTHERS: Mapping[str, Callable[[Plan], Exported]] = {
     "slurm": export_slurm,
 }
 """Targets that are no engine, by name."""
-ALIASES: Mapping[str, str] = {"megatron-lm": "megatron", "megatron-core": "megatron"}
-"""Other words for a target: what the engine's own repository and its library are called."""
 TARGETS: tuple[str, ...] = (*FORMATS, *OTHERS)
 
 
@@ -35,6 +33,15 @@ class EngineFiles:
     files: Files
     variables: tuple[Variable, ...]
     notes: tuple[str, ...]
+
+
+def target_named(target: str) -> str:
+    """The tool of a lenient name.
+
+    Raises:
+        InputError: nothing is written for a tool of that name.
+    """
+    return resolve(target, TARGETS, "export target", engine_aliases())
 
 
 def export_plan(plan: Plan, target: str, *, nearest: bool = False) -> Exported:
@@ -48,7 +55,7 @@ def export_plan(plan: Plan, target: str, *, nearest: bool = False) -> Exported:
     Raises:
         InputError: the tool cannot run the plan, or cannot be told all of it.
     """
-    name = resolve(target, TARGETS, "export target", ALIASES)
+    name = target_named(target)
     if name not in FORMATS:
         return OTHERS[name](plan)
     settings = engine_files(plan, CONTRACTS[name], nearest=nearest)

@@ -10,10 +10,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack as find_stack
 from planner.engines.contract import Contract
-from planner.engines.contracts import CONTRACTS, engine_of_stack
+from planner.engines.contracts import CONTRACTS, engine_named, engine_of_stack
 from planner.plan import FREE, PlanRequest, problem_of
 from topology.base.errors import InputError
-from topology.base.names import resolve
 
 DEFAULT_STACK = "megatron-core"
 ONE_GPU = ParallelLayout()
@@ -29,7 +28,7 @@ def stack_and_engine(stack: str | None, engine: str | None) -> tuple[str, str | 
     if engine is None:
         return named or DEFAULT_STACK, None
     name, _, version = engine.partition("@")
-    text = resolve(name, (*CONTRACTS, FREE), "engine")
+    text = engine_named(name)
     if text == FREE:
         return named or DEFAULT_STACK, FREE
     contract = CONTRACTS[text]

@@ -469,6 +469,7 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
         ("model", flags.model, request.model.name),
         ("GPU", flags.gpu, request.cluster.nodes[0].gpu),
         ("stack", flags.stack, request.stack),
+        ("engine", (flags.engine or "").partition("@")[0], request.engine),
     )
     alone = (left_out_note(request.model),) if request.model.left_out else ()
     if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):

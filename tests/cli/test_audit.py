@@ -8,6 +8,9 @@ import pytest
 import yaml
 
 from app.cli import run
+from app.reports.answer import Answer, Table, render
+from app.reports.audit.facts import facts_table
+from planner.audit.read import read_files
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "tests" / "unit" / "planner" / "audit" / "files"
@@ -321,3 +324,28 @@ def test_a_plan_of_ours_is_no_job_of_another_engine(capsys, tmp_path, words):
     capsys.readouterr()
     assert run(["audit", str(path)]) == 2
     assert "is a plan of meshplan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["titan_page.md", "verl_fsdp.sh", "bigscience.slurm", "mlperf_amd.sh"])
+def test_what_was_read_fits_a_screen_with_whole_words(name: str) -> None:
+    """Eighty columns; a word is cut nowhere, and stands in the file's words or in ours."""
+    reading = read_files([str(FILES / name)])
+    facts = [fact for fact in reading.facts.by_field.values() if not fact.name.startswith("said.")]
+    table = facts_table(reading, facts)
+    text = render(Answer(headline="", sections=(table,), document=str, records=()), "table", width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    known = {word for fact in facts for word in (*fact.source.split(), *str(fact.value).split(), fact.word)}
+    shown = {word for row in table.rows for word in row[-1].split()}
+    assert {word for word in shown - known - {"…"} if not word.endswith(":")} == set()
+
+
+def test_a_word_without_room_has_a_line_of_its_own() -> None:
+    """Beneath the row that it is of."""
+    flag = "--num-virtual-stages-per-pipeline-rank 8"
+    table = Table(
+        title="", columns=("a", "set"), rows=(("x" * 40, flag), ("y", "--tp 8")), align="ll", wraps=(1,)
+    )
+    text = render(Answer(headline="", sections=(table,), document=str, records=()), "table", width=70)
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[lines.index("x" * 40) + 1] == flag
+    assert max(map(len, text.splitlines())) <= 70

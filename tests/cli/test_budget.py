@@ -60,3 +60,30 @@ def test_what_is_no_budget_is_refused(words: tuple[str, ...], said: str, tmp_pat
     answer = plan(*words)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert said in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (("--deadline", "1d"), 1),
+        (("--budget", "$100"), 1),
+        (("--deadline", "1d", "--budget", "$100"), 1),
+        (("--deadline", "400d"), 0),
+        (("--budget", "$900M"), 0),
+        (("--deadline", "400d", "--budget", "$100"), 1),
+    ],
+)
+def test_a_limit_that_is_missed_is_no_success(limits: tuple[str, ...], code: int) -> None:
+    """The fastest plan is shown all the same; a script reads the exit code, of every form of the answer."""
+    answer = plan(*RUN, *limits)
+    assert answer.returncode == code
+    assert ("is missed: nine runs in ten take" in " ".join(answer.stdout.split())) == bool(code)
+    assert plan(*RUN, *limits, "--json").returncode == code
+
+
+def test_a_limit_that_may_be_kept_is_answered() -> None:
+    """Between one and nine times in ten it is neither kept nor missed: the chance is said."""
+    usd = json.loads(plan(*RUN, "--json").stdout)["campaign"]["usd"]["p50"]
+    answer = plan(*RUN, "--budget", f"{math.ceil(usd)}$")
+    assert answer.returncode == 0
+    assert "is missed" not in answer.stdout

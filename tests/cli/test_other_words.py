@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import COMMANDS, helped, known_flags, run
+from app.cli import COMMANDS, helped, run
 from app.entry.other_words import TRAINING, _by_word, _flags_of, command_for, counted_gpus, rewritten
 from app.entry.sentences import command_of_sentence
+from app.flags.program import known_flags
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from tests.counts import IS_NIGHTLY
@@ -34,7 +35,7 @@ LINES = (
         "--model 8b --gpus 8 --gradient-checkpointing true",
         "plan --model 8b --gpus 8 --set layout.recompute=full",
     ),
-    ("--discover topology.conf", "plan --cluster topology.conf"),
+    ("--discover topology.conf", "plan --cluster topology.conf --model 70b, with 70b for example"),
     ("estimate --model 8b --gpus 8 --tp 2 --pp 2", "plan estimate --model 8b --gpus 8 --set layout.tp=2 --set layout.pp=2"),
     ("serve --model 70b --gpu h100-sxm --qps 20", "plan serve --model 70b --gpu h100-sxm --rate 20/s"),
     ("serve --model 70b --isl 4000 --osl 500", "plan serve --model 70b --input 4000 --output-tokens 500"),
@@ -372,7 +373,7 @@ def test_what_is_no_file_here_is_told_so(
         ("memory --model 70b --tp 8", "plan estimate --model 70b --gpus 32 --set layout.tp=8"),
         ("export --model 70b --gpus 32 --to deepspeed", "plan --model 70b --gpus 32 --output plan.json && plan export plan.json --to deepspeed"),
         ("generate --model 70b --gpus 32 --framework megatron", "plan --model 70b --gpus 32 --for megatron"),
-        ("compare --model 70b --gpu h100 --gpu b200", "plan sweep --model 70b --gpu h100,b200"),
+        ("compare --model 70b --gpu h100 --gpu b200", "plan sweep --model 70b --gpu h100,b200 --gpus 32, with 32 GPUs for example"),
         ("what is the best tp for 70b on 32 h100", "plan --model 70b --gpus 32 --gpu h100"),
         ("will 70b fit on 8 a100 40gb", "plan --model 70b --gpus 8 --gpu a100-40gb"),
         ("llama 70b 64 gpus h100 sequence length 128k", "plan --model llama-70b --gpus 64 --gpu h100 --sequence-length 128k"),

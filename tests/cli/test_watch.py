@@ -123,3 +123,23 @@ def test_saves_and_a_scheduler_are_read_beside_the_steps(
     assert "a node failed 1" in told
     assert run(["watch", str(folder), "--events", str(folder / "metrics.jsonl")]) == 2
     assert "is no list of events" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("step", "told", "absent"),
+    [
+        (5, "days left, 234 steps of 9 s: its band is less than one of them", "80 % band"),
+        (239, "step 239 of 239 · finished", "days left"),
+    ],
+)
+def test_a_finish_without_doubt_says_what_a_step_is(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: int, told: str, absent: str
+) -> None:
+    """A short run has a band narrower than a step; one at its end has nothing left."""
+    line = {"step": step, "step_time_s": 9.0, "at_s": 1e9}
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(line)}\n", encoding="utf-8")
+    shutil.copy(folder / "plan.json", tmp_path)
+    assert run(["watch", str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert told in out
+    assert absent not in out

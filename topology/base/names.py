@@ -8,6 +8,8 @@ from functools import lru_cache
 from topology.base.errors import LONGEST_SHOWN, AmbiguousNameError, UnknownNameError, shown
 
 _FEW = 12  # names that are all shown where none is close
+LEAST_LIKENESS = 0.6
+"""How much of two short names is alike, of 1, where one may be a slip of the other."""
 
 YES_NO: Mapping[str, bool] = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -156,13 +158,14 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
         aliases: short names and what each means, when several candidates would match.
     """
     known = sorted(set(candidates))
-    meant = {normalize(short): full for short, full in (aliases or {}).items()}.get(normalize(name))
+    shorts = {normalize(short): full for short, full in (aliases or {}).items() if full in known}
+    meant = shorts.get(normalize(name))
     result = [meant] if meant is not None else matches(name, known)
     if len(result) == 1:
         return result[0]
     if result:
         raise AmbiguousNameError(kind, name, result)
-    close = suggest(name, known)
+    close = suggest(name, known, least=LEAST_LIKENESS)
     listed = ", ".join(close or (known if len(known) <= _FEW else known[:8]))
     raise UnknownNameError(
         f"unknown {kind} {shown(name)}",

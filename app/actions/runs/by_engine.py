@@ -44,10 +44,11 @@ NEEDS_NO_VARIABLE = frozenset(
 
 def engine_named(name: str) -> str:
     """The engine of a name, leniently; `meshplan` is the executor itself."""
+    from planner.engines.contracts import engine_aliases
     from planner.launch.entries import ENTRIES
     from topology.base.names import resolve
 
-    return resolve(name, tuple(ENTRIES), "engine")
+    return resolve(name, tuple(ENTRIES), "engine", engine_aliases())
 
 
 def require_for(plan: Plan, engine: str) -> None:

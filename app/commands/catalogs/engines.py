@@ -32,13 +32,12 @@ def command(
     """List engines with their presets, or the switches of one and how the engine says them."""
     from app.reports.answer import emit
     from costmodel.stack import stacks
-    from planner.engines.contracts import CONTRACTS, engine_of_stack
-    from topology.base.names import resolve
+    from planner.engines.contracts import CONTRACTS, engine_of_stack, engine_or_preset
 
     if name is None:
         answer = _list()
     else:
-        known = resolve(name, (*CONTRACTS, *(each for each in stacks() if each not in CONTRACTS)), "engine")
+        known = engine_or_preset(name)
         preset = CONTRACTS[known].stacks[0] if known in CONTRACTS else known
         engine = known if known in CONTRACTS else engine_of_stack(preset)
         answer = _describe(stacks()[preset], CONTRACTS.get(engine))

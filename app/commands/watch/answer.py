@@ -6,19 +6,17 @@ from dataclasses import fields
 
 from app.quantities import format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, json_text
+from costmodel.campaign.record import Band
 from planner.analysis.campaign.watch import Watched
+from topology.base.counts import counted
 from topology.base.decode import unstructure
-from topology.base.units import format_seconds, three_digits
+from topology.base.units import DAY, format_seconds, three_digits
 
 
 def watch_answer(watched: Watched) -> Answer:
     """Lay out how a run stands."""
     left = watched.days_left
-    days = (
-        f"{three_digits(left.p50)} days left ({three_digits(left.p10)}–{three_digits(left.p90)}, 80 % band)"
-        if left is not None
-        else "not this plan's run"
-    )
+    days = "not this plan's run" if left is None else _left_words(watched, left)
     if left is None:
         share = "not of this plan's run"
     elif watched.useful_share is None:
@@ -55,6 +53,22 @@ def watch_answer(watched: Watched) -> Answer:
         document=lambda: json_text(unstructure(watched)),
         records=(record,),
     )
+
+
+def _left_words(watched: Watched, left: Band) -> str:
+    """The days that are left, with their band; where that is narrower than a step, what a step is.
+
+    Args:
+        watched: How the run stands.
+        left: Days that are left of it.
+    """
+    if watched.step >= watched.steps:
+        return "finished"
+    text, step_s = f"{three_digits(left.p50)} days left", watched.step_s or 0.0
+    if (left.p90 - left.p10) * DAY < step_s:
+        steps = counted(watched.steps - watched.step, "step")
+        return f"{text}, {steps} of {format_seconds(step_s)}: its band is less than one of them"
+    return f"{text} ({three_digits(left.p10)}–{three_digits(left.p90)}, 80 % band)"
 
 
 def _unlike(watched: Watched) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from app.reports.answer import Table
 from planner.audit.facts import JobFact
 from planner.audit.read import Reading
+from topology.base.errors import shortened
 
 _MOST_FACTS = 60
+_LONGEST_SOURCE = 160
+"""Characters of a file's words that a screen shows, whole words only; JSON has all."""
 
 
 def facts_table(reading: Reading, shown: Sequence[JobFact]) -> Table:
@@ -30,9 +34,11 @@ def facts_table(reading: Reading, shown: Sequence[JobFact]) -> Table:
 
 def _source(fact: JobFact) -> str:
     """The word that states a fact, or how else it is known."""
+    source = textwrap.shorten(fact.source, _LONGEST_SOURCE, placeholder=" …")
+    source = shortened(fact.source, _LONGEST_SOURCE) if source == "…" else source
     if fact.how != "stated":
-        return f"{fact.how}: {fact.source[:60]}"
-    return fact.word if fact.word and fact.source == f"{fact.word} {fact.value}" else fact.source[:60]
+        return f"{fact.how}: {source}"
+    return fact.word if fact.word and fact.source == f"{fact.word} {fact.value}" else source
 
 
 def _text(value: object) -> str:

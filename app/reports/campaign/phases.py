@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from app.errors import ANSWERED, NO_FEASIBLE_PLAN
 from app.limits import kept_words
 from app.quantities import format_share, format_usd
 from app.reports.answer import Answer, Facts, Table
 from app.reports.campaign.sections import range_text
-from costmodel.campaign.record import Band
+from costmodel.campaign.record import Band, limit_word
 from costmodel.layout import layout_words
 from planner.analysis.campaign.phases import PhasedRun, PhaseRun
 from planner.plan import Plan
@@ -29,7 +30,14 @@ def phases_answer(phased_run: PhasedRun) -> Answer:
         sections=(_whole(phased_run), _table(phased_run)),
         document=lambda: json.dumps(document_of_phases(phased_run), indent=2, allow_nan=False),
         records=tuple(_record(run) for run in phased_run.runs),
+        exit_code=NO_FEASIBLE_PLAN if _is_late(phased_run) else ANSWERED,
     )
+
+
+def _is_late(phased_run: PhasedRun) -> bool:
+    """Whether the whole run misses its deadline."""
+    chance = phased_run.deadline_chance
+    return chance is not None and limit_word(chance) == "missed"
 
 
 def document_of_phases(phased_run: PhasedRun) -> dict[str, Any]:

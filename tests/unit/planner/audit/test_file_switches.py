@@ -57,7 +57,7 @@ MEGATRON_WORDS = (
     ("--transformer-impl local", "attention_kernel", "unfused"),
     ("--attention-backend flash", "attention_kernel", "fa2"),
     ("--attention-backend flash --flash-attention-version 3", "attention_kernel", "fa3"),
-    ("--attention-backend fused", "attention_kernel", "native"),
+    ("--attention-backend fused", "attention_kernel", "cudnn"),
     ("--enable-cuda-graph", "cuda_graph_scope", "attn;mlp"),
     ("--external-cuda-graph", "cuda_graph_scope", "attn;mlp"),
     ("--cuda-graph-impl local --cuda-graph-scope full", "cuda_graph_scope", "attn;mlp"),
@@ -67,14 +67,14 @@ MEGATRON_WORDS = (
     (f"--cuda-graph-impl full_iteration {UNCHECKED}", "cuda_graph_scope", "full_iteration"),
     ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", "loss", "fused_cross_entropy"),
     ("--cross-entropy-loss-fusion", "loss", "whole"),
-    (EXPERTS, "grouped_experts", "loop"),
+    (EXPERTS, "grouped_experts", "te_grouped"),
     (f"{EXPERTS} --cuda-graph-impl full_iteration {UNCHECKED} --moe-paged-stash {HYBRID}", "expert_counts", "device"),
-    (f"{EXPERTS} --moe-use-legacy-grouped-gemm", "grouped_experts", "grouped_mm"),
+    (f"{EXPERTS} --moe-use-legacy-grouped-gemm", "grouped_experts", "cutlass"),
     (f"{EXPERTS} --enable-cuda-graph", "cuda_graph_scope", "attn;mlp;moe"),
     (f"{EXPERTS} --cuda-graph-impl local --cuda-graph-scope attn moe_router", "cuda_graph_scope",
      "attn;moe_router;moe_preprocess"),
 )  # fmt: skip
-"""Words, the switch that they say, and the first of its values that has the same fields."""
+"""Words, the switch that they say, and its value: the one that they name, of several that are priced alike."""
 
 
 @pytest.mark.usefixtures("searched_in_nightly")

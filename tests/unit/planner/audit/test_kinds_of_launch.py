@@ -414,3 +414,96 @@ def test_what_a_recipe_decides_is_told_as_its_own():
     advised = changes_of(reading, running, None, runs=False)
     assert advised
     assert not any("sequence_parallel" in word for change in advised for word in change.set)
+
+
+SLIME = """source "${SCRIPT_DIR}/models/qwen3-235B-A22B.sh"
+ARGS=(
+   --hf-checkpoint ${BASE_FOLDER}/Qwen3-235B-A22B
+   --rollout-function-path slime.rollout.sft_rollout.generate_rollout
+   --rollout-batch-size 128 --global-batch-size 128 --loss-type LOSS
+   --tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 32 --expert-tensor-parallel-size 1
+   --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --max-tokens-per-gpu 9216
+)
+ray job submit -- python3 train_async.py --actor-num-nodes 4 --actor-num-gpus-per-node 8 ${MODEL_ARGS[@]} ${ARGS[@]}
+"""
+VERL = """MODEL_PATH=${MODEL_PATH:-${HOME}/models/${MODEL_ID:-Qwen/Qwen3-8B}}
+ENGINE="engine=megatron engine.tensor_model_parallel_size=2 engine.pipeline_model_parallel_size=2"
+torchrun --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer data.train_batch_size=32 data.max_length=2048 \\
+  model.path=$MODEL_PATH $ENGINE
+"""
+BRIDGE = (
+    "python scripts/performance/setup_experiment.py -m deepseek -mr deepseek_v3 -ng 256 -g gb200 -c fp8_mx -tp 1 -pp 4 "
+    "-ep 64 -mb 1 -gb 2048\n"
+)
+PRIMUS = """modules:
+  post_trainer:
+    framework: megatron_bridge
+    model: ${PRIMUS_MODEL:qwen3_30B_A3B}.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: 128
+      seq_length: 4096
+      tensor_model_parallel_size: ${PRIMUS_TP:1}
+      pipeline_model_parallel_size: 1
+      expert_model_parallel_size: ${PRIMUS_EP:8}
+"""
+MESH = """model_name: llama3.1-70b
+remat_policy: full
+per_device_batch_size: 1
+max_target_length: 8192
+dcn_tensor_parallelism: 2
+ici_tensor_parallelism: 2
+dcn_data_parallelism: 4
+ici_fsdp_parallelism: 4
+"""
+LEFT_OUT = {
+    "Primus": {"gpus": "32"},
+    "slime": {"sequence_length": "8192"},
+    "Megatron-Bridge": {"sequence_length": "4096"},
+}
+"""What the files of a family leave to a run."""
+CURRENT = (
+    ("run.sh", SLIME.replace("LOSS", "sft_loss"), "slime", "qwen3-235b-a22b", (4, 1, 8, 1, 128)),
+    ("run.sh", VERL, "verl", "qwen3-8b", (2, 2, 2, 1, 32)),
+    ("run.sh", BRIDGE, "Megatron-Bridge", "deepseek-v3", (1, 4, 64, 1, 2048)),
+    ("run.yaml", PRIMUS, "Primus", "qwen3-30b-a3b", (1, 1, 32, 1, 128)),
+    ("run.yaml", MESH, "MaxText", "llama-3.1-70b", (4, 1, 16, 3, 64)),
+)
+
+
+@pytest.mark.parametrize(("name", "text", "family", "model", "numbers"), CURRENT)
+def test_files_of_this_year_need_no_flag(
+    name: str, text: str, family: str, model: str, numbers: tuple[int, ...]
+) -> None:
+    """Whose they are, their model, and tp, pp, dp, the stage of ZeRO and the batch by hand.
+
+    Sources: slime/backends/megatron_utils/arguments.py, verl/trainer/config/engine/megatron.yaml, argument_parser.py of
+    Megatron-Bridge's scripts/performance, Primus' examples/configs/megatron_bridge, and configs/base.yml of MaxText.
+    """
+    reading = read_texts({name: text})
+    job = audited_job(reading, Flags(**LEFT_OUT.get(family, {})))
+    assert (reading.family.name, job.missing) == (family, ())
+    assert job.request is not None
+    assert job.request.model.name == model
+    assert job.layout is not None
+    found = (
+        job.layout.tp,
+        job.layout.pp,
+        job.layout.dp,
+        job.layout.zero_stage,
+        job.request.job.global_batch_size,
+    )
+    assert found == numbers
+
+
+def test_a_step_of_slime_that_generates_is_more_than_training() -> None:
+    """The loss alone tells supervised samples from answers."""
+    job = audited_job(read_texts({"run.sh": SLIME.replace("LOSS", "policy_loss")}), Flags())
+    assert "rollout-batch-size 128 has answers generated" in " ".join(job.missing)
+
+
+def test_a_folder_that_only_a_run_knows_hides_no_model() -> None:
+    """A name in full is the model's; a checkpoint's is not."""
+    for path, model in (("Qwen3-8B", "Qwen3-8B"), ("Qwen3-8B/", "Qwen3-8B"), ("checkpoint-500", None)):
+        text = f"torchrun --nproc_per_node 8 train.py {SFT.replace('Qwen/Qwen3-8B', f'$ROOT/{path}')}"
+        assert read_texts({"run.sh": text}).facts.value("said.model") == model, path
