@@ -20,7 +20,7 @@ from planner.audit.serving.changes import (
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
-from planner.audit.serving.server import Server, Unknown
+from planner.audit.serving.server import Server, Unknown, as_planned
 from planner.audit.serving.start import Start, server_deployment, start_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import length_notes
@@ -201,7 +201,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
     flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
     asked = understand_serving(flags, model=pools.decode.model)
-    request, hierarchy = asked.requests[0]
+    request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
     assumed = tuple(length_notes(load.flags, request.job))
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
@@ -253,19 +253,19 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
 def started_deployment(server: Server) -> Deployment:
     """The deployment of a server, whatever it is sent."""
     request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
-    return server_deployment(server, request, hierarchy)
+    return server_deployment(server, as_planned(server, request), hierarchy)
 
 
 def _start(server: Server) -> Start:
     """What the server holds when it starts, whatever it is sent."""
-    asked = understand_serving(_flags(server, ONE_REQUEST), model=server.model)
-    return start_of(server, *asked.requests[0])
+    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    return start_of(server, as_planned(server, request), hierarchy)
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
     asked = understand_serving(_flags(server, load.flags), model=server.model)
-    request, hierarchy = asked.requests[0]
+    request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())

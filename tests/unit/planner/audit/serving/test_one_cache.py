@@ -47,3 +47,24 @@ def test_a_plan_and_its_prediction_count_one_cache(name: str, mode: str) -> None
         audited = judged(read_texts(texts), texts, {}, LOAD, {}, model=name, gpu="b200-sxm", compares=False)
         assert audited.start is not None
         assert audited.start.cache_tokens == plan.decode.cache_tokens
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        LoadWords(draft_tokens=3, drafter="eagle3", acceptance=0.9),
+        LoadWords(draft_tokens=2, acceptance=0.5),
+        LoadWords(adapter="lora:r=16", adapters=8),
+        LoadWords(memory_fraction=0.7, kv="fp8"),
+    ],
+)
+def test_what_a_plan_holds_besides_is_in_its_prediction(more: LoadWords) -> None:
+    """Drafts and their share that is accepted, adapters, its memory setting and the format of its cache."""
+    load = LoadWords(gpu="h100-sxm", gpus=1, concurrency=8, input=1000, output=100, mode="aggregated")
+    load.update(more)
+    plan = meshplan.serve("8b", **load)
+    audit = predicted_plan(serving_from_json(serving_to_json(plan)), ServeFlags(), "plan.json")
+    assert keys_of_start(audit.start) == start_keys(plan)
+    (judged,) = audit.loads
+    assert judged.running is not None
+    assert judged.running.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
