@@ -69,7 +69,7 @@ def asks_for_json(words: list[str]) -> bool:
     >>> asks_for_json(["sweep", "--format", "json"]), asks_for_json(["sweep", "--format=csv"])
     (True, False)
     """
-    flags, _ = _before_command(words)
+    flags, _ = before_dashes(words)
     return "--json" in flags or "--format=json" in flags or ("--format", "json") in pairwise(flags)
 
 

@@ -278,16 +278,16 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
             cause=f"{words or 'another answer'} beside --predict would change it, or asks for another answer",
             fix="leave it out, or change the files that start the server",
         )
+    texts = {str(path): read_text(path) for path in paths}
+    if len(texts) == 1 and is_plan(text := next(iter(texts.values()))):
+        name = next(iter(texts))
+        return server_answer(predicted_plan(serving_from_json(text, name), flags, name))
     if not (flags.rate or flags.concurrency or flags.trace):
         raise InputError(
             what="no load to predict under",
             cause="none of --rate, --concurrency and --trace was given",
             fix="give one, such as --trace requests.jsonl, or --concurrency 32 --input 1000 --output 200",
         )
-    texts = {str(path): read_text(path) for path in paths}
-    if len(texts) == 1 and is_plan(text := next(iter(texts.values()))):
-        name = next(iter(texts))
-        return server_answer(predicted_plan(serving_from_json(text, name), flags, name))
     reading = read_texts(texts)
     if not reading.family.serves:
         raise InputError(

@@ -18,11 +18,14 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from costmodel.models.compressed_attention import CompressedAttention, CompressedReach
+from costmodel.models.feed_forward import BlockName
 from costmodel.models.mechanism import ENGINES_WITH_A_MODEL, UNASKED, AttentionRecord, Cut, EngineWords
 
 AttentionName = Literal["grouped", "latent", "compressed"]
-Reach: TypeAlias = CompressedReach
+SizedReach = Literal["local", "global"]
+Reach: TypeAlias = CompressedReach | SizedReach
 """How far layers see whose kind of attention has several reaches."""
+KEYS_AND_VALUES = 2  # products that make a layer's keys and values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,26 +53,13 @@ class GroupedAttention(AttentionRecord):
     index_topk: int = 0
     index_share: float = 1.0
     """Of layers with an indexer."""
+    products: int = KEYS_AND_VALUES
+    """That make keys and values: 1 where values are keys."""
 
     @classmethod
     def of(cls, model: Any) -> GroupedAttention:
         """The record of a model's attention."""
-        return cls(
-            hidden_size=model.hidden_size,
-            num_attention_heads=model.num_attention_heads,
-            num_key_value_heads=model.num_key_value_heads,
-            head_dim=model.head_dim,
-            rotary_share=model.rotary.fraction,
-            qkv_bias=model.qkv_bias,
-            output_bias=model.attention_output_bias,
-            qk_norm=model.qk_norm,
-            sinks=model.attention_sinks,
-            gate=model.attention_gate,
-            index_heads=model.index_heads,
-            index_head_dim=model.index_head_dim,
-            index_topk=model.index_topk,
-            index_share=model.index_share,
-        )
+        return cls(**_grouped_sizes(model))
 
     @property
     def index_parameters(self) -> int:
@@ -133,10 +123,13 @@ class GroupedAttention(AttentionRecord):
 
     @property
     def parameters(self) -> int:
-        """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks, an indexer."""
+        """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks, an indexer.
+
+        H·g·d less where values are keys.
+        """
         H, a, g, d = self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim
-        weights = H * (a + 2 * g) * d + (1 + self.gate) * a * d * H
-        biases = (a + 2 * g) * d * self.qkv_bias + H * self.output_bias
+        weights = H * (a + self.products * g) * d + (1 + self.gate) * a * d * H
+        biases = (a + self.products * g) * d * self.qkv_bias + H * self.output_bias
         return weights + biases + 2 * d * self.qk_norm + a * self.sinks + self.index_parameters
 
     def key_value_heads(self, ways: Any) -> Any:
@@ -154,8 +147,64 @@ class GroupedAttention(AttentionRecord):
     def projections(self, ways: int) -> tuple[tuple[float, float], ...]:
         """(n, k) of the query-key-value and output projections of one rank."""
         query = self.num_attention_heads * self.head_dim / ways
-        into = (1 + self.gate) * query + self.cached_numbers(ways)
+        into = (1 + self.gate) * query + self.products * self.cached_heads(ways) * self.head_dim
         return (into, self.hidden_size), (self.hidden_size, query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalHeads:
+    """Heads of the layers without a window, where they have others; of queries there are as many (Gemma 4).
+
+    Attributes:
+        num_key_value_heads: Heads of keys and values.
+        head_dim: Numbers of a head.
+        key_value_products: 2, or 1 where values are keys before their norm and positions (attention_k_eq_v).
+    """
+
+    num_key_value_heads: int
+    head_dim: int
+    key_value_products: int = KEYS_AND_VALUES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoSizedAttention(GroupedAttention):
+    """Grouped heads of one size in ``local`` layers, with a window, and of another in ``global`` ones.
+
+    Sizes are those of local layers; a layer is asked by `costmodel.models.kinds.model_of_layer`.
+    """
+
+    named: ClassVar[str] = "heads of two sizes"
+    mark: ClassVar[str] = "global_heads"
+    parts: ClassVar[tuple[str, ...]] = ("global_heads",)
+    letters: ClassVar[Mapping[str, tuple[SizedReach, BlockName]]] = {
+        "w": ("local", "dense"),
+        "g": ("global", "dense"),
+    }
+    predicting_reach: ClassVar[SizedReach] = "global"
+    engines: ClassVar[Mapping[str, EngineWords]] = {}
+    adapts: ClassVar[bool] = False
+
+    global_key_value_heads: int
+
+    @classmethod
+    def of(cls, model: Any) -> TwoSizedAttention:
+        """The record of a model's attention."""
+        heads = model.global_heads.num_key_value_heads
+        return cls(**_grouped_sizes(model), global_key_value_heads=heads)
+
+    @classmethod
+    def misfit(cls, model: Any) -> tuple[str, str] | None:
+        """Products of keys and values that no layer has."""
+        products = model.global_heads.key_value_products
+        cause = f"{products} products make the keys and values of its global layers"
+        return (cause, "give 2, or 1 where values are keys") if products > KEYS_AND_VALUES else None
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Query heads, and heads of keys and values of both sizes."""
+        counts = (self.num_key_value_heads, self.global_key_value_heads)
+        heads = (Cut(law="kv-heads", axis="tp", field="num_key_value_heads", size=count) for count in counts)
+        return (_query_heads(self.num_attention_heads), *heads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,11 +374,33 @@ class LatentAttention(AttentionRecord):
         )
 
 
+def _grouped_sizes(model: Any) -> dict[str, Any]:
+    """Sizes of a model's grouped heads, by the fields of their record."""
+    return {
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "head_dim": model.head_dim,
+        "rotary_share": model.rotary.fraction,
+        "qkv_bias": model.qkv_bias,
+        "output_bias": model.attention_output_bias,
+        "qk_norm": model.qk_norm,
+        "sinks": model.attention_sinks,
+        "gate": model.attention_gate,
+        "index_heads": model.index_heads,
+        "index_head_dim": model.index_head_dim,
+        "index_topk": model.index_topk,
+        "index_share": model.index_share,
+        "products": model.key_value_products,
+    }
+
+
 def _query_heads(heads: int) -> Cut:
     """Query heads, of which every rank has as many."""
     return Cut(law="attention-heads", axis="tp", field="num_attention_heads", size=heads)
 
 
-AttentionKind: TypeAlias = GroupedAttention | LatentAttention | CompressedAttention
-ATTENTION_KINDS: tuple[type[AttentionKind], ...] = (CompressedAttention, LatentAttention, GroupedAttention)
+AttentionKind: TypeAlias = GroupedAttention | TwoSizedAttention | LatentAttention | CompressedAttention
+ATTENTION_KINDS: tuple[type[AttentionKind], ...] = (CompressedAttention, LatentAttention, TwoSizedAttention,
+                                                    GroupedAttention)  # fmt: skip
 """Every kind; the first that describes a model is its own."""

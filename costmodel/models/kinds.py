@@ -35,6 +35,28 @@ def kind_title(model: ModelSpec, kind: LayerKind) -> str:
     return " + ".join(filter(None, (mixer, block)))
 
 
+def model_of_layer(model: ModelSpec, kind: LayerKind) -> ModelSpec:
+    """The model as a layer of this kind has it: itself, or with the one size of heads that the layer has.
+
+    >>> from costmodel.models.catalog import model
+    >>> gemma = model("gemma-4-31b")
+    >>> [model_of_layer(gemma, run.kind).head_dim for run in layer_runs(gemma)]
+    [256, 512]
+    """
+    heads = model.global_heads
+    if heads is None or kind.tower:
+        return model
+    alone = replace(model, global_heads=None, layer_pattern="")
+    if kind.attention != "global":
+        return alone
+    return replace(
+        alone,
+        num_key_value_heads=heads.num_key_value_heads,
+        head_dim=heads.head_dim,
+        key_value_products=heads.key_value_products,
+    )
+
+
 def mtp_kind(model: ModelSpec) -> LayerKind:
     """Kind of the layer in a module that predicts one further token: that of the model's last layer.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.models.feed_forward import block_parameters
-from costmodel.models.kinds import mtp_kind
+from costmodel.models.kinds import model_of_layer, mtp_kind
 from costmodel.models.spec import (
     LayerKind,
     ModelSpec,
@@ -48,7 +48,7 @@ def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
         return 0
     if kind.attention == "recurrence":
         return recurrence_of(model).parameters(model.hidden_size)
-    attention = model.attention
+    attention = model_of_layer(model, kind).attention
     return attention.parameters + attention.further_parameters(kind.attention)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from costmodel.models.attention import ATTENTION_KINDS, AttentionKind, Reach
+from costmodel.models.attention import ATTENTION_KINDS, AttentionKind, GlobalHeads, Reach
 from costmodel.models.compressed_attention import AttentionCompression
 from costmodel.models.feed_forward import (
     FEED_FORWARD_KINDS,
@@ -84,6 +84,8 @@ class ModelSpec(_Derived):
     differ otherwise; then `num_dense_layers` is 0, and `recurrence` mixes where there is no attention.
     `attention_gate` multiplies what attention gives by as many sigmoids, `shared_expert_gate` that of shared
     experts by one.
+    Layers without a window may have `global_heads` of another size; `key_value_products` is 1 where values
+    are keys.
     A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
     With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2), in
     `index_layers` of the layers where that is not 0 and the others reuse a choice (GLM-5.2); with a
@@ -135,6 +137,8 @@ class ModelSpec(_Derived):
     layer_pattern: str = ""
     recurrence: Recurrence | None = None
     compression: AttentionCompression | None = None
+    global_heads: GlobalHeads | None = None
+    key_value_products: int = 2
     residual_streams: int = 1
     sliding_window: int | None = None
     num_sliding_layers: int = 0
@@ -412,7 +416,7 @@ def _pattern_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
         kind = (
             LayerKind(attention=_attention_pattern(model), mlp=block, sliding_share=share)
             if mixer == "attention"
-            else LayerKind(attention=mixer, mlp=block)
+            else LayerKind(attention=mixer, mlp=block, sliding_share=float(mixer == "local"))
         )
         runs.append(LayerRun(kind=kind, count=letters.count(letter)))
     return tuple(runs)

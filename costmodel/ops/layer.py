@@ -19,7 +19,7 @@ from costmodel.case import Workload
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.models.attention import AttentionName
-from costmodel.models.kinds import mtp_kind
+from costmodel.models.kinds import model_of_layer, mtp_kind
 from costmodel.models.parameters import norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
@@ -82,6 +82,8 @@ def layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, .
 def _layer_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]:
     """The same of the layers of one transformer."""
     job, stack = work.job, work.stack
+    if (alone := model_of_layer(work.model, kind)) is not work.model:
+        work = replace(work, model=alone)
     mixer, block = _mixer(work, kind, shard), _feed_forward(work, kind, shard)
     if stack.timing.autocast:
         mixer, block = (_autocast(part, stack) for part in (mixer, block))

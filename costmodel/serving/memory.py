@@ -183,18 +183,9 @@ def memory_breakdown(
     deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None
 ) -> MemoryBreakdown:
     """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves."""
-    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
-    fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
-    engine = engine_bytes(deployment)
-    held = weights + engine
-    free = memory - held - activations
-    cache = {
-        "memory": fraction * memory - held - activations,
-        "static": min(fraction * memory - held, free),
-        "free": fraction * free,
-    }[stack.fraction_of]
+    cache = _left_bytes(deployment, weights, activations, memory_fraction)
     return MemoryBreakdown(
         weights_bytes=weights,
         gradients_bytes=0.0,
@@ -202,8 +193,29 @@ def memory_breakdown(
         activations_bytes=activations,
         kv_cache_bytes=max(cache, 0.0),
         buffers_bytes=0.0,
-        overhead_bytes=engine,
+        overhead_bytes=engine_bytes(deployment),
     )
+
+
+def cache_left_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
+    """Bytes that the fullest GPU has left for a cache; below 0 by what it lacks."""
+    activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
+    return _left_bytes(deployment, weights_bytes(deployment), activations, None)
+
+
+def _left_bytes(
+    deployment: Deployment, weights: float, activations: float, memory_fraction: float | None
+) -> float:
+    """Bytes that the engine's memory setting leaves beside these."""
+    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
+    fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
+    held = weights + engine_bytes(deployment)
+    free = memory - held - activations
+    return {
+        "memory": fraction * memory - held - activations,
+        "static": min(fraction * memory - held, free),
+        "free": fraction * free,
+    }[stack.fraction_of]
 
 
 def tile_share(deployment: Deployment) -> float:

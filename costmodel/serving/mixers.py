@@ -10,6 +10,7 @@ indexer chooses, ``r`` latent rank, ``H`` hidden size.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from costmodel.kernels import compute
 from costmodel.kernels.tables import Calibration
 from costmodel.models.attention import GroupedAttention, LatentAttention
 from costmodel.models.compressed_attention import AttentionCompression, CompressedAttention, reach_of
+from costmodel.models.kinds import model_of_layer
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
 from costmodel.models.streams import BLOCKS
@@ -34,7 +36,7 @@ LATENT_EFFICIENCY = 0.6
 
 def mixer_products(deployment: Deployment, kind: LayerKind) -> tuple[tuple[float, float], ...]:
     """(n, k) of the products of one rank's mixer, none of a layer without."""
-    model, tp = deployment.model, deployment.layout.tp
+    model, tp = model_of_layer(deployment.model, kind), deployment.layout.tp
     H = model.hidden_size
     if kind.attention == "none":
         return ()
@@ -67,7 +69,7 @@ def _further_products(attention: Any, kind: LayerKind) -> tuple[tuple[float, flo
 
 def mixer_parameters_of_rank(deployment: Deployment, kind: LayerKind) -> float:
     """Parameters of a layer's mixer on one rank: what ranks split, and what each holds whole."""
-    model, tp = deployment.model, deployment.layout.tp
+    model, tp = model_of_layer(deployment.model, kind), deployment.layout.tp
     if kind.attention == "none":
         return 0.0
     if kind.attention == "recurrence":
@@ -85,6 +87,7 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
 
     While `in_flight` tokens of it are computed a window is held for every one of them.
     """
+    deployment = _of_layer(deployment, kind)
     model = deployment.model
     if kind.attention == "none":
         return 0.0
@@ -97,6 +100,12 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
     share = kind.sliding_share
     index = model.index_share * model.index_head_dim * INDEX_KEY_BYTES if model.index_topk else 0.0
     return token * ((1 - share) * context + share * window) + index * context
+
+
+def _of_layer(deployment: Deployment, kind: LayerKind) -> Deployment:
+    """The deployment of a model all of whose layers have the heads of this one."""
+    model = model_of_layer(deployment.model, kind)
+    return deployment if model is deployment.model else replace(deployment, model=model)
 
 
 def state_bytes(deployment: Deployment) -> float:
@@ -125,6 +134,7 @@ def decode_core_s(
     Attention that reads tokens costs the engine's latency in a captured graph, and its share of what the
     table's kernel takes beyond the launch that it was timed with.
     """
+    deployment = _of_layer(deployment, kind)
     model = deployment.model
     B, seen = np.asarray(batch, dtype=np.float64), np.asarray(context, dtype=np.float64)
     if kind.attention == "none":
@@ -144,6 +154,7 @@ def prefill_core_s(
     cal: Calibration, deployment: Deployment, kind: LayerKind, query: ArrayLike, past: ArrayLike
 ) -> Floats:
     """Seconds of the core of one layer for one prompt's chunk of `query` tokens after `past` others."""
+    deployment = _of_layer(deployment, kind)
     model = deployment.model
     q, before = np.asarray(query, dtype=np.float64), np.asarray(past, dtype=np.float64)
     if kind.attention == "none":
@@ -178,6 +189,7 @@ def unmeasured_mixers(deployment: Deployment) -> tuple[str, ...]:
     words = (
         (model.recurrence.title if model.recurrence else "", model.recurrence is not None),
         (model.attention.named, model.compression is not None),
+        (model.attention.named, model.global_heads is not None),
         ("an indexer's chosen keys", model.index_topk > 0 and model.compression is None),
         ("experts of a latent width", model.moe_latent_size > 0),
     )

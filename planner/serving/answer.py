@@ -16,6 +16,7 @@ from costmodel.kernels.stand_ins import figures_note
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import LatencyBand
 from costmodel.serving.breakdown import decode_parts_s
+from costmodel.serving.held import held_cache
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
@@ -37,7 +38,7 @@ from planner.serving.plan import (
     ServingRequest,
     proven_where_sure,
 )
-from planner.serving.replica import Option, most_requests
+from planner.serving.replica import Option
 from topology.base.arrays import Floats
 from topology.base.units import HOUR, MEGA, format_chance
 from topology.fabric.hierarchy import Hierarchy
@@ -205,18 +206,25 @@ def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | N
 
 def _pool(option: Option, workers: int) -> PoolPlan:
     """The pool of one kind of worker; its memory is the one from which its cache was counted."""
-    rules = option.rules
+    rules, deployment = option.rules, option.deployment
+    held = held_cache(
+        deployment,
+        token_budget=rules.token_budget,
+        max_batch=option.sampled,
+        longest=deployment.model.max_sequence_length,
+        shortens=True,
+    )
     return PoolPlan(
-        layout=option.deployment.layout,
+        layout=deployment.layout,
         workers=workers,
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
         balance_steps=rules.balance_steps,
         gather_steps=rules.gather_steps,
         kv_capacity_tokens=rules.kv_capacity_tokens,
-        memory=memory_breakdown(
-            option.deployment, token_budget=rules.token_budget, max_batch=most_requests(option.deployment)
-        ),
+        cache_tokens=held.cache_tokens,
+        longest_context=held.longest_tokens,
+        memory=memory_breakdown(deployment, token_budget=rules.token_budget, max_batch=option.sampled),
     )
 
 

@@ -88,7 +88,10 @@ class PoolPlan:
     """Equal workers: how many, and how each is split and scheduled.
 
     `balance_steps` are decode steps that prompts wait at most until every attention rank has one, and
-    `gather_steps` those that they wait for others after that.
+    `gather_steps` those that they wait for others after that. `kv_capacity_tokens` are those of the
+    question's requests that the cache of a worker holds. `cache_tokens` are those of requests of
+    `longest_context` on an attention rank, as its log has them: longer requests share windows and states
+    among more tokens.
     """
 
     layout: ServingLayout
@@ -99,20 +102,13 @@ class PoolPlan:
     memory: MemoryBreakdown
     balance_steps: int = 0
     gather_steps: int = 0
+    cache_tokens: int = 0
+    longest_context: int = 0
 
     @property
     def num_gpus(self) -> int:
         """GPUs of the pool."""
         return self.workers * self.layout.num_gpus
-
-    @property
-    def rank_tokens(self) -> int:
-        """Tokens of the cache of one attention rank, as its log has it."""
-        return self.kv_capacity_tokens // self.layout.attention_dp
-
-    def longest_context(self, most: int) -> int:
-        """The longest request that the cache holds, up to the model's `most`."""
-        return min(self.rank_tokens, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,20 +445,23 @@ START_KEYS = (
 
 def start_keys(plan: ServingPlan) -> dict[str, Any]:
     """What a worker that decodes prints as it starts: its longest request is what its cache holds (auto)."""
-    longest = plan.decode.longest_context(plan.request.model.max_sequence_length)
+    pool = plan.decode
     return {
         "starts": True,
         "why": "",
-        "weights_gib_per_gpu": plan.decode.memory.weights_bytes / GIB,
-        "kv_cache_tokens": plan.decode.rank_tokens,
-        "longest_context": longest,
-        "max_concurrency": plan.decode.rank_tokens / max(longest, 1),
+        "weights_gib_per_gpu": pool.memory.weights_bytes / GIB,
+        "kv_cache_tokens": pool.cache_tokens,
+        "longest_context": pool.longest_context,
+        "max_concurrency": pool.cache_tokens / max(pool.longest_context, 1),
     }
 
 
 def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
     data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
+    if isinstance(pool := data.get("decode"), dict):  # older files say it of the decode pool here alone
+        for name, key in (("cache_tokens", "kv_cache_tokens"), ("longest_context", "longest_context")):
+            pool.setdefault(name, data.get(key) or 0)
     data = {name: value for name, value in data.items() if name not in START_KEYS}
     return proven_where_sure(structure(data, ServingPlan, where))
 

@@ -20,6 +20,7 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack, scheduler_default
+from costmodel.serving.held import most_requests, sampled_requests
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.simulation.load import lognormal_parameters
 from costmodel.serving.simulation.scheduler import Scheduler
@@ -28,9 +29,6 @@ from costmodel.serving.step_table import StepTimes
 from planner.serving.latency import LeastLatency, least_attention_s
 from topology.base.arrays import Floats
 
-MOST_BATCH = 512
-"""Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
-(`_set_cudagraph_sizes`); measured runs have up to 1,024."""
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
 OUT_OF_MEMORY = "does not fit in memory"
 LEAST_LIMIT_S = 1e-6
@@ -44,8 +42,9 @@ class Option:
     """A replica that could be deployed.
 
     `phase` is whole, prefill (prompts only) or decode (outputs only). `schedulers` are the ways in which it
-    may be scheduled (one for each size of prompt chunks), and `rules` the one in use. `stay_s` is how long a
-    request may stay under an end-to-end limit: the whole of it, or of a pool what the other takes least.
+    may be scheduled (one for each size of prompt chunks), and `rules` the one in use. `sampled` are the
+    requests for whose samples its engine keeps memory. `stay_s` is how long a request may stay under an
+    end-to-end limit: the whole of it, or of a pool what the other takes least.
     """
 
     deployment: Deployment
@@ -53,6 +52,7 @@ class Option:
     schedulers: tuple[Scheduler, ...]
     times: StepTimes
     job: ServingJob
+    sampled: int
     phase: str = WHOLE
     stay_s: float | None = None
 
@@ -75,11 +75,6 @@ class Rejected:
     reason: str
     best_ttft_s: float | None = None
     best_tpot_s: float | None = None
-
-
-def most_requests(deployment: Deployment) -> int:
-    """Requests that a replica runs at once at most; each of its attention ranks schedules its own."""
-    return MOST_BATCH * deployment.layout.attention_dp
 
 
 def build_option(
@@ -122,7 +117,14 @@ def build_option(
         return broken
     most = batch if phase == PROMPT_ONLY else largest_batch(times, job, batch)
     schedulers = tuple(
-        _scheduler(deployment.stack, budget, most, capacity, phase=phase, balance_steps=steps)
+        _scheduler(
+            deployment.stack,
+            budget,
+            most,
+            _started_tokens(deployment, job, budget, most),
+            phase=phase,
+            balance_steps=steps,
+        )
         for budget, capacity in zip(budgets, capacities, strict=True)
         for steps in balances(deployment, phase)
         if capacity >= 2 * longest + deployment.stack.kv_block_tokens
@@ -133,8 +135,19 @@ def build_option(
         schedulers=schedulers,
         times=times,
         job=job,
+        sampled=most,
         phase=phase,
         stay_s=job.end_to_end_s,
+    )
+
+
+def _started_tokens(deployment: Deployment, job: ServingJob, token_budget: int, max_batch: int) -> int:
+    """Tokens of the job's requests that the cache of a replica holds which is told to run so many at once."""
+    return kv_capacity_tokens(
+        deployment,
+        token_budget=token_budget,
+        max_batch=max_batch,
+        context=job.input_tokens + job.output_tokens,
     )
 
 
@@ -185,13 +198,12 @@ def started_option(
         phase: What it computes.
     """
     stack, ranks = deployment.stack, deployment.layout.attention_dp
-    default = scheduler_default(stack, deployment.hierarchy.gpu)
     budget = token_budget or token_budgets(deployment, job, WHOLE)[0]
-    most_batch = most_requests(deployment)
-    batch = min(max_batch or default.max_batch * ranks or most_batch, most_batch)
+    sampled = sampled_requests(deployment, max_batch)
+    batch = min(sampled, most_requests(deployment))
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=most_batch, context=context)
+    capacity = _started_tokens(deployment, job, budget, sampled)
     if capacity < longest + stack.kv_block_tokens:
         return Rejected(reason=OUT_OF_MEMORY)
     most = int(max(min(capacity // context, batch), ranks))
@@ -211,6 +223,7 @@ def started_option(
         schedulers=(rules,),
         times=times,
         job=job,
+        sampled=sampled,
         phase=phase,
         stay_s=job.end_to_end_s,
     )
@@ -312,9 +325,14 @@ def tightened(option: Option, *, ttft: float, tpot: float) -> Option | Rejected:
         return broken or tight
     most = largest_batch(option.times, job, option.rules.max_batch)
     schedulers = tuple(
-        replace(scheduler, max_batch=min(scheduler.max_batch, most)) for scheduler in option.schedulers
+        replace(
+            scheduler,
+            max_batch=most,
+            kv_capacity_tokens=_started_tokens(option.deployment, job, scheduler.token_budget, most),
+        )
+        for scheduler in option.schedulers
     )
-    return replace(tight, rules=schedulers[0], schedulers=schedulers)
+    return replace(tight, rules=schedulers[0], schedulers=schedulers, sampled=most)
 
 
 def _least(option: Option) -> LeastLatency:

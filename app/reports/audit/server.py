@@ -109,8 +109,12 @@ def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
         return
     now = running.plan.estimate
     first, each = _times(now.ttft.p50_s, now.tpot.p50_s)
-    carried = f"{running.requests_per_s:.3g} requests/s, first token {first} ({_first_band(running)})"
-    yield "predicted", f"{carried}, {each} a token ({_band(now.tpot)}), under {_load_words(load)}"
+    carried = f"{running.requests_per_s:.3g} requests/s"
+    times = f"first token {first} ({_first_band(running)}), {each} a token ({_band(now.tpot)})"
+    if load.load.flags.rate:
+        yield "predicted", f"carries {carried}; under {_load_words(load)} {times}"
+    else:
+        yield "predicted", f"{carried}, {times}, under {_load_words(load)}"
     if running.over_tcp is not None:
         links = f"over TCP, to which NIXL and UCX fall back, {_over_links(*running.over_tcp)}"
         named = "name the RDMA device (--disaggregation-ib-device, UCX_NET_DEVICES)"
@@ -174,7 +178,8 @@ def _shown(audit: ServingAudit) -> list[JobFact]:
 
 def _load_sections(audit: LoadAudit) -> list[Section]:
     """A server under one load."""
-    columns, flags = ("", "requests/s", "first token", "per token", ""), audit.load.flags
+    flags = audit.load.flags
+    columns = ("", "carries" if flags.rate else "requests/s", "first token", "per token", "")
     rows = []
     if audit.load.figures is not None:
         figures = audit.load.figures
@@ -333,7 +338,7 @@ def _changes(audit: LoadAudit) -> Table:
         (
             f"{change.requests_per_s:.3g}/s",
             *_times(change.ttft_s, change.tpot_s),
-            "all of it" if change.whole else "alone",
+            "all of it" if change.whole else f"alone{', changes answers' * change.narrower}",
             " ".join(word.replace(" ", NO_BREAK) for word in change.set),
         )
         for change in audit.changes

@@ -241,7 +241,8 @@ def _pool(pool: PoolPlan) -> str:
     waits = f"; a prompt waits up to {steps} steps for one on every attention rank" if steps else ""
     return (
         f"{pool.workers} × {pool.layout.label} ({gpus}), up to {pool.max_batch} requests, "
-        f"{pool.token_budget:,} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens{waits}"
+        f"{pool.token_budget:,} tokens a step, cache of {pool.kv_capacity_tokens:,} tokens of such requests"
+        f"{waits}"
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from costmodel.models.attention import GlobalHeads
 from costmodel.models.hf.reader import ConfigReader
 from costmodel.models.hf.rotary import read_rotary, read_rotary_by_layer
+from topology.base.errors import shown
 
 
 def decoder(r: ConfigReader, *, tied: bool = False, epsilon: float = 1e-6, **defaults: int) -> dict[str, Any]:
@@ -134,6 +136,42 @@ def _gemma3(r: ConfigReader) -> dict[str, Any]:
     return {**sizes, **_gemma(r), **specific, **r.windows(4096, pattern=pattern)}
 
 
+_GLOBAL = "full_attention"
+
+
+def _gemma4(r: ConfigReader) -> dict[str, Any]:
+    """Gemma 4 (text part): a Gemma 3 whose global layers have wider heads, fewer of keys, often no values.
+
+    Smaller ones embed tokens in every layer and share caches, and one has experts beside its feed-forward.
+    """
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers", "enable_moe_block"):
+        if r.config.get(key):
+            r.problems.append(f"{key} = {shown(r.config[key])} (Gemma 4) is not supported")
+    sizes = decoder(r, tied=True, heads=8, kv_heads=4, head_dim=256, vocabulary=262144, positions=131072)
+    window, layers = r.windows(512, pattern=6), r.size("num_hidden_layers")
+    alike = r.flag("attention_k_eq_v", default=False)
+    specific = {
+        "qk_norm": True,
+        "norm": "rmsnorm",
+        "query_pre_attn_scalar": 1.0,
+        "final_logit_softcapping": r.optional("final_logit_softcapping"),
+        "rotary": read_rotary_by_layer(r, theta=1e6, sliding_theta=1e4),
+    }
+    if not window:
+        r.problems.append("no layer has a window (sliding_window, layer_types): not a Gemma 4")
+        return {**sizes, **_gemma(r), **specific}
+    period = window.pop("sliding_window_pattern", layers)
+    kinds = r.config.get("layer_types") or [_GLOBAL if i % period == 0 else "" for i in range(1, layers + 1)]
+    wide = r.count("num_global_key_value_heads") if alike else 0
+    heads = GlobalHeads(
+        num_key_value_heads=wide or sizes["num_key_value_heads"],
+        head_dim=r.size("global_head_dim", default=512),
+        key_value_products=1 if alike else 2,
+    )
+    pattern = "".join("g" if kind == _GLOBAL else "w" for kind in kinds)
+    return {**sizes, **_gemma(r), **specific, **window, "global_heads": heads, "layer_pattern": pattern}
+
+
 def _nemotron(r: ConfigReader) -> dict[str, Any]:
     """Nemotron-4: squared ReLU without a gate, layer norm around one, half of each head turned."""
     specific = {
@@ -217,6 +255,7 @@ DENSE_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
     "nemotron": _nemotron,
     "gpt2": _gpt2,
     "cohere": _cohere,

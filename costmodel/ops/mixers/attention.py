@@ -115,7 +115,7 @@ def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     T, H, d = shard.tokens, model.hidden_size, model.head_dim
     heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
     cut_heads = model.num_key_value_heads / shard.tp if stack.timing.gathers_key_heads else kv_heads
-    width = ((1 + model.attention_gate) * heads + 2 * cut_heads) * d
+    width = ((1 + model.attention_gate) * heads + model.key_value_products * cut_heads) * d
     qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
     qkv = gemm(
         "qkv",

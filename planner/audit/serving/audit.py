@@ -10,18 +10,23 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import Reading
-from planner.audit.serving.changes import ServerChange, best_per_s, pool_changes, server_changes
+from planner.audit.serving.changes import (
+    ServerChange,
+    best_per_s,
+    best_with,
+    pool_changes,
+    server_changes,
+)
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
-from planner.audit.serving.running import RunningServer, running, running_pools
-from planner.audit.serving.server import Server, Unknown
-from planner.audit.serving.start import Start, start_of
+from planner.audit.serving.running import RunningServer, running, running_pools, under_load
+from planner.audit.serving.server import Server, Unknown, as_planned
+from planner.audit.serving.start import Start, server_deployment, start_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import length_notes
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
-from planner.serving.space import deployment_of
 from topology.base.errors import NoFeasiblePlanError
 
 SLOW = 2.0
@@ -196,7 +201,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
     flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
     asked = understand_serving(flags, model=pools.decode.model)
-    request, hierarchy = asked.requests[0]
+    request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
     assumed = tuple(length_notes(load.flags, request.job))
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
@@ -211,6 +216,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
+    best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = pool_changes(now=now, best=best)
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
 
@@ -247,19 +253,19 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
 def started_deployment(server: Server) -> Deployment:
     """The deployment of a server, whatever it is sent."""
     request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
-    return deployment_of(request, hierarchy, server.weights, server.layout)
+    return server_deployment(server, as_planned(server, request), hierarchy)
 
 
 def _start(server: Server) -> Start:
     """What the server holds when it starts, whatever it is sent."""
-    asked = understand_serving(_flags(server, ONE_REQUEST), model=server.model)
-    return start_of(server, *asked.requests[0])
+    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    return start_of(server, as_planned(server, request), hierarchy)
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
     asked = understand_serving(_flags(server, load.flags), model=server.model)
-    request, hierarchy = asked.requests[0]
+    request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
@@ -268,7 +274,11 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    changes = server_changes(cal, server, request, hierarchy, now=now, best=best) if load.compares else ()
+    if not load.compares:
+        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed)
+    best = None if best is None else under_load(cal, best, request, hierarchy)
+    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
+    best = best_with(best, changes)
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
 
 

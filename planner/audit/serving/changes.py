@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
@@ -22,15 +22,25 @@ LEAST_GAIN = 0.01
 class ServerChange:
     """Words to set, or to leave out, and the requests a second that the server then carries.
 
-    `whole` is all that the best server does otherwise; the others change one thing. Latencies are medians,
-    seconds.
+    `whole` is all that the best server does otherwise; the others change one thing, such as a `narrower`
+    cache, which changes answers. Latencies are medians under the load that was asked, seconds.
     """
 
     set: tuple[str, ...]
+    plan: ServingPlan
     requests_per_s: float
-    ttft_s: float
-    tpot_s: float
     whole: bool = False
+    narrower: bool = False
+
+    @property
+    def ttft_s(self) -> float:
+        """The median time to the first token."""
+        return self.plan.estimate.ttft.p50_s
+
+    @property
+    def tpot_s(self) -> float:
+        """The median time per further token."""
+        return self.plan.estimate.tpot.p50_s
 
 
 def best_per_s(plan: ServingPlan) -> float:
@@ -58,9 +68,6 @@ def server_changes(
         best: The best server of these GPUs.
     """
     changes = []
-    if best is not None and best_per_s(best) > (1 + LEAST_GAIN) * now.requests_per_s:
-        words = _otherwise(now.plan, best, best.decode)
-        changes.append(_change(words, best, best_per_s(best), whole=True))
     for other in _neighbours(server, hierarchy):
         job = replace(request.job, kv_dtype=other.kv_dtype, memory_fraction=other.memory_fraction)
         then = running(cal, other, replace(request, job=job), hierarchy)
@@ -77,8 +84,23 @@ def server_changes(
                 if dropped
             ]
             words = tuple(f"without {flag}" for flag in left_out) or _otherwise(now.plan, then.plan, alike)
-            changes.append(_change(words, then.plan, then.requests_per_s))
+            narrower = other.kv_dtype != server.kv_dtype
+            changes.append(
+                ServerChange(set=words, plan=then.plan, requests_per_s=then.requests_per_s, narrower=narrower)
+            )
+    alone = max((change.requests_per_s for change in changes if not change.narrower), default=0.0)
+    if best is not None and best_per_s(best) > max((1 + LEAST_GAIN) * now.requests_per_s, alone):
+        words = _otherwise(now.plan, best, best.decode)
+        changes.append(ServerChange(set=words, plan=best, requests_per_s=best_per_s(best), whole=True))
     return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))
+
+
+def best_with(best: ServingPlan | None, changes: Sequence[ServerChange]) -> ServingPlan | None:
+    """The best server: that of one change where it carries more, as a search for sure limits may miss it."""
+    if best is None:
+        return None
+    alike = (change.plan for change in changes if not change.narrower)
+    return max((best, *alike), key=best_per_s)
 
 
 def pool_changes(*, now: RunningServer, best: ServingPlan | None) -> tuple[ServerChange, ...]:
@@ -96,7 +118,7 @@ def pool_changes(*, now: RunningServer, best: ServingPlan | None) -> tuple[Serve
         gone = [f"without {flag}" for flag in before if flag not in after]
         copies = [f"{pool.workers} workers"] if pool.workers != old.workers else []
         words += [f"{role}: {word}" for word in (*copies, *changed, *gone)]
-    return (_change(tuple(words), best, best_per_s(best), whole=True),)
+    return (ServerChange(set=tuple(words), plan=best, requests_per_s=best_per_s(best), whole=True),)
 
 
 _BATCH = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "trtllm": "--max_batch_size"}
@@ -104,19 +126,6 @@ _NO_OVERLAP = {
     "vllm": "--no-async-scheduling", "sglang": "--disable-overlap-schedule",
     "trtllm": "disable_overlap_scheduler: true",
 }  # fmt: skip
-
-
-def _change(
-    words: tuple[str, ...], then: ServingPlan, requests_per_s: float, *, whole: bool = False
-) -> ServerChange:
-    """To another server."""
-    return ServerChange(
-        set=words,
-        requests_per_s=requests_per_s,
-        ttft_s=then.estimate.ttft.p50_s,
-        tpot_s=then.estimate.tpot.p50_s,
-        whole=whole,
-    )
 
 
 def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:

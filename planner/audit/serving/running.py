@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.engine import without_overlap
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
 from planner.audit.serving.pools import Pools
-from planner.audit.serving.server import Server
+from planner.audit.serving.server import Server, planned_server
+from planner.audit.serving.start import server_budget, server_deployment
 from planner.audit.serving.transport import OverTcp, over_tcp
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION
@@ -31,7 +31,6 @@ from planner.serving.replica import (
     rate_bound_per_s,
     started_option,
 )
-from planner.serving.space import deployment_of
 from topology.fabric.hierarchy import Hierarchy
 
 
@@ -137,6 +136,25 @@ def running_pools(
     return replace(now, over_tcp=_over_tcp(pools, request, now, prefill, decode))
 
 
+def under_load(
+    cal: Calibration, plan: ServingPlan, request: ServingRequest, hierarchy: Hierarchy
+) -> ServingPlan:
+    """A plan under the open load of a request: what it carries is within the limits as they were asked.
+
+    A plan is found for the most that its GPUs carry, under limits that are kept surely; what stands beside a
+    server must be asked the same. A closed loop is the same load already.
+    """
+    if request.job.request_rate_per_s is None:
+        return plan
+    servers = {role: planned_server(plan, pool) for role, pool in plan.pools}
+    if "" in servers:
+        now = running(cal, servers[""], request, hierarchy)
+    else:
+        pools = Pools(prefill=servers["prefill"], decode=servers["decode"], transport="rdma")
+        now = running_pools(cal, pools, request, hierarchy)
+    return plan if isinstance(now, Rejected) else replace(plan, estimate=now.plan.estimate)
+
+
 def _over_tcp(
     pools: Pools, request: ServingRequest, now: RunningServer, prefill: Option, decode: Option
 ) -> tuple[OverTcp, OverTcp]:
@@ -162,14 +180,13 @@ def _started(
     cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, *, phase: str = WHOLE
 ) -> Option | Rejected:
     """A replica of the server."""
-    deployment = deployment_of(request, hierarchy, server.weights, server.layout)
-    stack = deployment.stack if server.overlaps else without_overlap(deployment.stack)
+    deployment = server_deployment(server, request, hierarchy)
     return started_option(
         cal,
-        replace(deployment, stack=stack),
+        deployment,
         request.job,
         max_batch=server.max_batch,
-        token_budget=server.token_budget,
+        token_budget=server_budget(server, deployment) if deployment.stack.chunked else server.token_budget,
         balance_steps=server.balance_steps,
         gather_steps=server.gather_steps,
         phase=phase,

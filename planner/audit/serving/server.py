@@ -8,7 +8,7 @@ SGLang and TensorRT-LLM counts every GPU of a stage, and SGLang divides its prom
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.models.catalog import model as find_model
@@ -20,7 +20,7 @@ from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
-from planner.serving.plan import PoolPlan, ServingPlan
+from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
@@ -97,6 +97,8 @@ class Server:
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
+    planned: ServingRequest | None = None
+    """The question that it was planned for, of a server whose plan is known."""
 
     @property
     def num_gpus(self) -> int:
@@ -206,6 +208,25 @@ def _uneven_stages(reading: Reading, model: ModelSpec) -> str:
     return ""
 
 
+def as_planned(server: Server, request: ServingRequest) -> ServingRequest:
+    """The request with what the plan of a server says of it and no word of a launch does.
+
+    Its drafts and how many are accepted, its adapters, and the levels of its measured times.
+    """
+    if (plan := server.planned) is None:
+        return request
+    own = plan.job
+    job = replace(
+        request.job,
+        drafter=own.drafter,
+        draft_tokens=own.draft_tokens,
+        acceptance=own.acceptance,
+        adapter=own.adapter,
+        adapters=own.adapters,
+    )
+    return replace(request, job=job, level=plan.level, host_cache_bytes=plan.host_cache_bytes)
+
+
 def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
     """The workers of a plan's pool as they are started."""
     request = plan.request
@@ -226,6 +247,7 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         fits_length=True,
         drafter=request.job.drafter,
         draft_tokens=request.job.draft_tokens,
+        planned=request,
     )
 
 

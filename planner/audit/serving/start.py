@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
 from costmodel.serving.deployment import Deployment, is_as_published
-from costmodel.serving.engine import at_version, scheduler_default, serving_stack
-from costmodel.serving.memory import kv_bytes_per_token, memory_breakdown, tile_share
+from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
+from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
+from costmodel.serving.memory import tile_share
 from planner.audit.serving.refused import refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
-from planner.serving.replica import most_requests
 from planner.serving.space import deployment_of
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
@@ -26,18 +26,12 @@ WHOLE_MEMORY = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What one GPU of a server holds when it starts.
+class Start(HeldCache):
+    """What one GPU of a server holds when it starts, and whether it does.
 
     Attributes:
-        weights_bytes: Weights, as the checkpoint stores them and the engine's kernels hold them.
-        cache_bytes: Cache that is left; below 0 where the weights alone are too much.
-        cache_tokens: Tokens of a full-length request that it holds, over an attention rank.
-        longest: Tokens of a full-length request: as was asked, or the model's context.
-        request_bytes: Cache of one such request.
-        beside_bytes: What the engine and a step's activations take.
+        refuses: Whether the engine refuses to start where one longest request does not fit.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
-        refuses: Whether the engine refuses to start where one such request does not fit.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
@@ -45,12 +39,6 @@ class Start:
         refusal: Why the engine refuses its settings whatever they take, and what helps.
     """
 
-    weights_bytes: float
-    cache_bytes: float
-    cache_tokens: int
-    longest: int
-    request_bytes: float
-    beside_bytes: float
     refuses: bool
     certain: bool = True
     wide: str = ""
@@ -58,11 +46,6 @@ class Start:
     wide_cache: bool = False
     remedy: str = ""
     refusal: tuple[str, str] | None = None
-
-    @property
-    def concurrency(self) -> float:
-        """Full-length requests that the cache holds at once."""
-        return self.cache_tokens / self.longest
 
     @property
     def starts(self) -> bool | None:
@@ -82,11 +65,6 @@ class Start:
     def doubt_bytes(self) -> float:
         """Bytes by which the cache may be larger or smaller than estimated."""
         return ENGINE_UNCERTAINTY * self.beside_bytes + WEIGHTS_UNCERTAINTY * self.weights_bytes
-
-    @property
-    def longest_tokens(self) -> int:
-        """The longest request that the cache holds, up to what the server takes."""
-        return max(min(self.cache_tokens, self.longest), 0)
 
     @property
     def why(self) -> str:
@@ -168,13 +146,27 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
         asked = replace(request, job=replace(request.job, kv_dtype=changed.kv_dtype))
         held = _start_as_given(changed, asked, hierarchy)
         doubt = 0.0 if changed is least else held.doubt_bytes
-        tokens = int((held.cache_bytes - doubt) / held.request_bytes * held.longest)
-        if tokens >= held.longest and settings:
+        likely, sure = _lengths(changed, asked, hierarchy, held, doubt)
+        if sure >= held.longest and settings:
             return f"give {', '.join(settings)}"
-        if tokens >= LEAST_LENGTH:
-            length = f"requests of at most {1024 * (tokens // 1024):,} tokens"
-            return f"allow {', '.join((length, *settings))}"
+        if sure >= LEAST_LENGTH:
+            more_words = f" ({likely:,} by the estimate)" if likely > sure else ""
+            return f"allow {', '.join((f'requests of at most {sure:,} tokens{more_words}', *settings))}"
     return ""
+
+
+def _lengths(
+    server: Server, request: ServingRequest, hierarchy: Hierarchy, held: Start, doubt_bytes: float
+) -> tuple[int, int]:
+    """The longest request of a server in whole thousands, by the estimate and with less cache than that."""
+    deployment = server_deployment(server, request, hierarchy)
+    in_flight = tokens_in_flight(deployment, server_budget(server, deployment))
+
+    def whole_thousands(cache_bytes: float) -> int:
+        tokens = longest_held(deployment, cache_bytes, held.longest, in_flight)
+        return tokens if tokens == held.longest else 1024 * (tokens // 1024)
+
+    return whole_thousands(held.cache_bytes), whole_thousands(held.cache_bytes - doubt_bytes)
 
 
 LARGER_SHARE, LARGEST_SHARE, FEW_REQUESTS, SMALL_STEP = 0.95, 0.97, 64, 2048
@@ -186,40 +178,42 @@ LEAST_STEP = 2048
 
 def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, with the defaults of its engine's version."""
-    deployment = deployment_of(request, hierarchy, server.weights, server.layout)
-    stack = at_version(serving_stack(server.engine), server.version)
-    fraction = stack.memory_fraction if server.memory_fraction is None else server.memory_fraction
-    deployment = replace(deployment, stack=replace(stack, memory_fraction=fraction))
-    default = scheduler_default(stack, hierarchy.gpu)
-    sequences = server.max_batch or default.max_batch * server.layout.attention_dp
-    longest = server.longest or server.model.max_sequence_length
-    whole = max(longest, LEAST_STEP) if longest <= stack.whole_prompts else default.token_budget
-    budget = server.token_budget or whole
-    parts = memory_breakdown(
-        deployment, token_budget=budget, max_batch=sequences or most_requests(deployment)
-    )
-    held = parts.weights_bytes + parts.overhead_bytes
-    memory = hierarchy.gpu.memory_bytes
-    cache = {
-        "memory": fraction * memory - held - parts.activations_bytes,
-        "static": min(fraction * memory, memory - parts.activations_bytes) - held,
-        "free": fraction * (memory - held - parts.activations_bytes),
-    }[stack.fraction_of]
-    in_flight = budget * max(stack.batches_in_flight, server.layout.pp)
-    token_bytes = kv_bytes_per_token(deployment, longest, in_flight if stack.refuses_long_context else 0)
-    return Start(
-        weights_bytes=parts.weights_bytes,
-        cache_bytes=cache,
-        cache_tokens=int(cache // token_bytes),
+    deployment = server_deployment(server, request, hierarchy)
+    stack, longest = deployment.stack, server.longest or server.model.max_sequence_length
+    held = held_cache(
+        deployment,
+        token_budget=server_budget(server, deployment),
+        max_batch=server.max_batch,
         longest=longest,
-        request_bytes=longest * token_bytes,
-        beside_bytes=parts.overhead_bytes + parts.activations_bytes,
+        shortens=server.fits_length,
+    )
+    return Start(
+        **{field.name: getattr(held, field.name) for field in fields(held)},
         certain=server.knows_gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
-        whole_memory=fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
+        whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Deployment:
+    """The deployment of a server, as its engine's version has it and with its own memory setting."""
+    deployment = deployment_of(request, hierarchy, server.weights, server.layout)
+    stack = at_version(deployment.stack, server.version)
+    if server.memory_fraction is not None:
+        stack = replace(stack, memory_fraction=server.memory_fraction)
+    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
+
+
+def server_budget(server: Server, deployment: Deployment) -> int:
+    """Tokens of a step of an attention rank: as the server is told, else its version's default."""
+    stack, longest = deployment.stack, server.longest or server.model.max_sequence_length
+    if server.token_budget:
+        return server.token_budget
+    if longest <= stack.whole_prompts:
+        return max(longest, LEAST_STEP)
+    return scheduler_default(stack, deployment.hierarchy.gpu).token_budget
 
 
 def _wide_words(deployment: Deployment) -> str:

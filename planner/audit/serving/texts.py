@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from costmodel.kernels.tables import load_calibration
 from planner.audit.facts import JobFacts
@@ -14,6 +15,8 @@ from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import planned_server, server_of
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.lengths import ALIKE
+from planner.questions.words import text_of
 from planner.serving.plan import ServingPlan
 
 
@@ -71,13 +74,37 @@ def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAu
 
     Args:
         plan: Its pools are started as they were planned.
-        asked: The load.
+        asked: The load; what it does not say is that of the plan.
         name: Of the plan's file.
     """
     reading = Reading(JobFacts(), family_named(_FAMILIES[plan.request.engine]), {name: "json"})
+    asked = _with_own_load(plan, asked)
     loads = [replace(load, compares=False) for load in loads_of({}, {}, asked, {})]
     servers = {role: planned_server(plan, pool) for role, pool in plan.pools}
     if "" in servers:
         return audited_server(load_calibration(), reading, servers[""], loads)
     pools = Pools(prefill=servers["prefill"], decode=servers["decode"])
     return audited_pools(load_calibration(), reading, pools, loads)
+
+
+def _with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
+    """The load that was asked, or that for which the fleet was planned, at the rate that it was found for."""
+    if asked.rate or asked.concurrency or asked.trace is not None:
+        return asked
+    job = plan.request.job
+    rate = None if job.concurrency is not None else f"{plan.estimate.request_rate_per_s!r}/s"
+    own: dict[str, Any] = {
+        "rate": rate,
+        "concurrency": text_of(job.concurrency),
+        "input_tokens": text_of(job.input_tokens),
+        "output_tokens": text_of(job.output_tokens),
+        "input_p99": text_of(job.input_tokens_p99 or ALIKE),
+        "output_p99": text_of(job.output_tokens_p99 or ALIKE),
+        "ttft": text_of(job.ttft_s, unit="s"),
+        "tpot": text_of(job.tpot_s, unit="s"),
+        "end_to_end": text_of(job.end_to_end_s, unit="s"),
+        "percentile": text_of(job.percentile),
+        "cached": text_of(job.cached_share or None),
+        "burstiness": text_of(job.burstiness),
+    }
+    return replace(asked, **{name: getattr(asked, name) or value for name, value in own.items()})

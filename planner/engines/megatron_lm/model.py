@@ -339,6 +339,7 @@ _STATED: tuple[EngineSetting, ...] = (
     *(fixed(f"model.{name}", always=False) for name in ("attention_gate", "shared_expert_gate")),
     fixed("model.layer_pattern", always=""),
     fixed("model.residual_streams", always=1),
+    fixed("model.key_value_products", always=2),
     fixed("model.unmodelled", always=()),
 )  # fmt: skip
 MODEL_SETTINGS: tuple[EngineSetting, ...] = (*_STATED, *_fixed_sizes(_STATED))

@@ -167,7 +167,11 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
     decoded = job.output_tokens >= 60 or (job.output_tokens > 1 and not job.output_tokens_p99)
     handed_s = stack.transfer_s if phase == "prefill" and decoded else 0.0
-    for (size, held), steps in product(room.items(), {waits, 0}):
+    started = {
+        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=running, context=context)
+        for size in room
+    }  # it is told how many run at once, and keeps no memory for samples of more
+    for (size, held), steps in product(started.items(), {waits, 0}):
         rules = Scheduler(
             token_budget=size, max_batch=running, kv_capacity_tokens=held, mixed=stack.mixed,
             chunked=stack.chunked, output_reserve=stack.output_reserve,

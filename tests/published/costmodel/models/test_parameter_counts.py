@@ -184,6 +184,28 @@ ROUNDED = {
     "glm-4.7-flash": (30e9, 1e9, "huggingface.co/zai-org/GLM-4.7-Flash: 30B-A3B"),
     "ernie-4.5-21b-a3b": (21.8e9, 1e8, "huggingface.co/baidu/ERNIE-4.5-21B-A3B-PT: 21.8B"),
     "ernie-4.5-300b-a47b": (300e9, 1e9, "huggingface.co/baidu/ERNIE-4.5-300B-A47B-PT: 300B"),
+    "ministral-3-3b": (
+        3.4e9,
+        1e8,
+        "huggingface.co/mistralai/Ministral-3-3B-Instruct-2512: 3.4B language model",
+    ),
+    "ministral-3-8b": (
+        8.4e9,
+        1e8,
+        "huggingface.co/mistralai/Ministral-3-8B-Instruct-2512: 8.4B language model",
+    ),
+    "ministral-3-14b": (
+        13.5e9,
+        1e8,
+        "huggingface.co/mistralai/Ministral-3-14B-Instruct-2512: 13.5B language model",
+    ),
+    "devstral-2-123b": (125e9, 1e9, "huggingface.co/mistralai/Devstral-2-123B-Instruct-2512: 125B"),
+    "mistral-large-3-675b": (
+        673e9,
+        1e9,
+        "huggingface.co/mistralai/Mistral-Large-3-675B-Instruct-2512: 673B without its tower",
+    ),
+    "gemma-4-31b": (30.7e9, 1e8, "huggingface.co/google/gemma-4-31B: 30.7B"),
     "olmoe-1b-7b": (6.92e9, 1e7, "arXiv 2409.02060 table 1: 6.9B"),
 }
 

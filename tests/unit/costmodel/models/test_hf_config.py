@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 import types
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 
 from costmodel.models.catalog import model
 from costmodel.models.hf.config import model_of_config, read_config
-from costmodel.models.parameters import parameter_count, without_tower
-from costmodel.models.spec import ModelSpec, decoder_of, is_sliding
+from costmodel.models.parameters import mixer_parameters, parameter_count, without_tower
+from costmodel.models.spec import ModelSpec, decoder_of, is_sliding, layer_runs
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.errors import InputError
@@ -495,7 +496,7 @@ def test_a_wrong_value_is_named(change: dict[str, Any], cause: str) -> None:
 def test_rotary_positions_are_read_in_the_old_words_and_the_new() -> None:
     """Version 5 of transformers keeps the base and the stretching in one object."""
     new = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
-    new["rope_parameters"] = {**LLAMA["rope_scaling"], "rope_theta": 500000.0}  # type: ignore[dict-item]
+    new["rope_parameters"] = {**LLAMA["rope_scaling"], "rope_theta": 500000.0}
     assert model_of_config(new, name="new") == model_of_config(LLAMA, name="new")
 
 
@@ -743,3 +744,38 @@ def test_a_rate_of_its_own_wins_over_the_table() -> None:
     spec = model_of_config({**V4, **both}, name="v4")
     assert spec.compression is not None
     assert spec.compression.sparse_rate == 8
+
+
+GEMMA_4: dict[str, Any] = {
+    "model_type": "gemma4",
+    "text_config": {
+        "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 5376, "intermediate_size": 21504,
+        "num_hidden_layers": 60, "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 256,
+        "global_head_dim": 512, "num_global_key_value_heads": 4, "attention_k_eq_v": True,
+        "sliding_window": 1024, "max_position_embeddings": 262144, "final_logit_softcapping": 30.0,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "rms_norm_eps": 1e-6,
+    },
+}  # fmt: skip
+
+
+def test_heads_of_two_sizes_are_those_of_the_layers_with_a_window_and_without() -> None:
+    """Gemma 4 31B: a global layer has 32 x 512 queries and outputs, and 4 x 512 keys that are values too."""
+    found, known = model_of_config(GEMMA_4, name="gemma-4-31b"), model("gemma-4-31b")
+    local, wide = layer_runs(found)
+    assert (local.count, wide.count) == (50, 10)
+    hidden = 5376
+    assert mixer_parameters(found, wide.kind) == hidden * (2 * 32 * 512 + 4 * 512) + 2 * 512
+    assert mixer_parameters(found, local.kind) == hidden * (2 * 32 + 2 * 16) * 256 + 2 * 256
+    assert replace(found, source=known.source, as_of=known.as_of) == known
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 18}, {"enable_moe_block": True}],
+)
+def test_a_smaller_gemma_4_is_refused_by_what_is_not_priced(more: Mapping[str, object]) -> None:
+    """A wrong shape is worse than a refusal."""
+    config = {**GEMMA_4, "text_config": {**GEMMA_4["text_config"], **more}}
+    with pytest.raises(InputError) as refused:
+        model_of_config(config, name="m")
+    assert next(iter(more)) in refused.value.cause

@@ -244,3 +244,15 @@ def test_work_that_a_step_hides_is_added_only_beyond_it() -> None:
     assert last_step_s("trtllm", bare / 128) == pytest.approx(bare)
     assert last_step_s("trtllm", bare / 32) == pytest.approx(2 * bare, rel=0.1)
     assert last_step_s("vllm", 1e-5) == pytest.approx(last_step_s("vllm", 0.0) + 64e-5)
+
+
+def test_heads_of_two_sizes_keep_and_weigh_what_their_layers_have() -> None:
+    """Gemma 4 31B in bf16 on two GPUs: 50 windows of 8 x 256 keys and values, 10 layers of 2 x 512."""
+    deployment = Deployment(
+        model=model("gemma-4-31b"), hierarchy=default_cluster("h100-sxm", 8).hierarchy,
+        layout=ServingLayout(tp=2), stack=serving_stack("vllm"),
+    )  # fmt: skip
+    length = 100_000
+    local, wide = 50 * 1024 * 2 * 8 * 256 * 2, 10 * length * 2 * 2 * 512 * 2
+    assert length * kv_bytes_per_token(deployment, length) == pytest.approx(local + wide)
+    assert weights_bytes(deployment) == pytest.approx(30.697e9, rel=0.001)

@@ -12,6 +12,7 @@ from costmodel.models.catalog import model
 from costmodel.serving.bands import AGGREGATED, evidence_of
 from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
 from costmodel.serving.engine import serving_stack
+from costmodel.serving.held import MOST_BATCH
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulation.simulator import simulate
 from planner.deployment.vllm_sglang import commands
@@ -27,7 +28,6 @@ from planner.serving.plan import (
     serving_to_json,
 )
 from planner.serving.replica import (
-    MOST_BATCH,
     PROMPT_ONLY,
     Option,
     rate_bound_per_s,

@@ -98,6 +98,18 @@ def test_a_plan_is_predicted_as_it_was_planned() -> None:
     assert load.running.requests_per_s == pytest.approx(now.requests_per_s)
 
 
+def test_a_plan_without_a_load_is_predicted_under_its_own() -> None:
+    """The load for which it was planned; what is said beside it takes the place of a part."""
+    plan = meshplan.serve("8b", gpu="h100-sxm", gpus=1, concurrency=4, input=500, output=50)
+    own, longer = meshplan.predict(plan), meshplan.predict(plan, input=1000)
+    assert own.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
+    assert longer.ttft_s > own.ttft_s
+    rated = meshplan.serve("8b", gpu="h100-sxm", rate=4, ttft="1s", input=500, output=50)
+    (load,) = predicted_plan(rated, ServeFlags(), "plan.json").loads
+    assert load.running is not None
+    assert load.running.plan.request.job == rated.request.job
+
+
 def test_what_is_no_prediction_is_refused(tmp_path: Path) -> None:
     """No load, a changed server, a server that does not start."""
     script = _script(tmp_path, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shlex
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,7 +14,7 @@ from costmodel.kernels.tables import load_calibration
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import read_texts
 from planner.audit.serving.audit import LoadAudit, audited_server
-from planner.audit.serving.changes import LEAST_GAIN
+from planner.audit.serving.changes import LEAST_GAIN, best_per_s
 from planner.audit.serving.load import ServedLoad, is_result, loads_of
 from planner.audit.serving.server import Server, Unknown, server_of
 from planner.audit.serving.texts import audited_server_texts
@@ -262,6 +263,22 @@ def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
     assert best.requests_per_s >= (1 - LEAST_GAIN) * max(
         change.requests_per_s for change in found.changes if "fp8" not in " ".join(change.set)
     )
+
+
+@pytest.mark.parametrize("limits", [{}, {"ttft": "1s", "tpot": "40ms"}])
+def test_what_carries_more_is_asked_as_the_server_is_and_nothing_carries_more_than_the_best(
+    limits: Mapping[str, str],
+) -> None:
+    """Within the same limits; latencies are those of the rate that was asked, not of the most they carry."""
+    flags = ServeFlags(rate="4/s", input_tokens="2000", output_tokens="300", **limits)
+    load = ServedLoad(flags=flags, source="as asked")
+    found = under(server("vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 8"), load)
+    assert found.best is not None
+    assert found.best.estimate.request_rate_per_s == pytest.approx(4.0)
+    for change in found.changes:
+        assert change.plan.estimate.request_rate_per_s == pytest.approx(4.0)
+        assert change.ttft_s < 3 * found.running.plan.estimate.ttft.p50_s
+        assert change.narrower or change.requests_per_s <= best_per_s(found.best)
 
 
 def test_a_rate_beyond_what_a_server_carries_is_told() -> None:

@@ -1,0 +1,113 @@
+"""What one GPU of a server holds once it has loaded: weights, cache, tokens, in the terms of its log.
+
+    request(n) = n · bytes of a token among n,   tokens = cache / bytes of a token among `longest`
+
+An engine counts its cache in requests of the longest kind that it takes: a request's windows and states weigh
+less on each of its tokens the longer it is. Plans, audits and predictions ask here alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import scheduler_default
+from costmodel.serving.memory import cache_left_bytes, kv_bytes_per_token, memory_breakdown
+
+MOST_BATCH = 512
+"""Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
+(`_set_cudagraph_sizes`); measured runs have up to 1,024."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCache:
+    """What one GPU holds, bytes.
+
+    Attributes:
+        weights_bytes: Weights, as the checkpoint stores them and the engine's kernels hold them.
+        cache_bytes: Cache that is left; below 0 where the weights alone are too much.
+        beside_bytes: What the engine and a step's activations take.
+        longest: Tokens of the longest request that the server takes.
+        request_bytes: Cache of one such request.
+    """
+
+    weights_bytes: float
+    cache_bytes: float
+    beside_bytes: float
+    longest: int
+    request_bytes: float
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens of longest requests that the cache of an attention rank holds; below 0 without a cache."""
+        return int(self.cache_bytes // (self.request_bytes / self.longest))
+
+    @property
+    def concurrency(self) -> float:
+        """Longest requests that it holds at once."""
+        return self.cache_tokens / self.longest
+
+    @property
+    def longest_tokens(self) -> int:
+        """The longest request that it holds, up to what the server takes."""
+        return max(min(self.cache_tokens, self.longest), 0)
+
+
+def most_requests(deployment: Deployment) -> int:
+    """Requests that a replica runs at once at most; each of its attention ranks schedules its own."""
+    return MOST_BATCH * deployment.layout.attention_dp
+
+
+def sampled_requests(deployment: Deployment, max_batch: int | None) -> int:
+    """Requests for whose samples the engine keeps memory, over all ranks: as it is told, else its default."""
+    default = scheduler_default(deployment.stack, deployment.hierarchy.gpu).max_batch
+    return max_batch or default * deployment.layout.attention_dp or most_requests(deployment)
+
+
+def held_cache(
+    deployment: Deployment, *, token_budget: int, max_batch: int | None, longest: int, shortens: bool = False
+) -> HeldCache:
+    """What a GPU of a server holds.
+
+    Args:
+        deployment: The server, its engine with its memory setting.
+        token_budget: Tokens of a step of an attention rank.
+        max_batch: Requests at once, over all ranks; None is the engine's default.
+        longest: Tokens of the longest request: as was asked, or the model's context.
+        shortens: Whether the engine takes for that what its cache holds, where that is less.
+    """
+    sampled = sampled_requests(deployment, max_batch)
+    parts = memory_breakdown(deployment, token_budget=token_budget, max_batch=sampled)
+    cache = cache_left_bytes(deployment, token_budget=token_budget, max_batch=sampled)
+    in_flight = tokens_in_flight(deployment, token_budget)
+    if shortens:
+        longest = longest_held(deployment, cache, longest, in_flight) or longest
+    return HeldCache(
+        weights_bytes=parts.weights_bytes,
+        cache_bytes=cache,
+        beside_bytes=parts.overhead_bytes + parts.activations_bytes,
+        longest=longest,
+        request_bytes=longest * kv_bytes_per_token(deployment, longest, in_flight),
+    )
+
+
+def tokens_in_flight(deployment: Deployment, token_budget: int) -> int:
+    """Tokens of steps for which a window has room, where the engine asks at its start; else 0."""
+    stack = deployment.stack
+    steps = max(stack.batches_in_flight, deployment.layout.pp)
+    return token_budget * steps if stack.refuses_long_context else 0
+
+
+def longest_held(deployment: Deployment, cache_bytes: float, most: int, in_flight: int) -> int:
+    """Tokens of the longest request, up to `most`, that so much cache holds; 0 where it holds none.
+
+    Bisection, as vLLM finds `--max-model-len auto` (estimate_max_model_len): a longer request keeps no less.
+    """
+    if most * kv_bytes_per_token(deployment, most, in_flight) <= cache_bytes:
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = middle * kv_bytes_per_token(deployment, middle, in_flight) <= cache_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low
