@@ -24,7 +24,7 @@ def lies_sequence_first(x: torch.Tensor) -> bool:
 
 
 def laid_sequence_first(x: torch.Tensor) -> torch.Tensor:
-    """x (B, S, H) itself where it lies as (S, B, H), else a copy that does."""
+    """Give x (B, S, H) itself where it lies as (S, B, H), else a copy that does."""
     return x.transpose(0, 1).contiguous().transpose(0, 1)
 
 
