@@ -12,10 +12,8 @@ from costmodel.serving.simulation.disaggregated import PoolRules, Transfer, simu
 from costmodel.serving.simulation.load import Lengths, Load, closed_load, open_load, thin
 from costmodel.serving.simulation.simulator import simulate
 from planner.serving.plan import ServingPlan
-from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Rejected, build_option
-from planner.serving.space import deployment_of
+from planner.serving.worker import worker_of
 from topology.base.arrays import Floats
-from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 
 FEWEST, MOST = 50, 400
@@ -35,29 +33,13 @@ def rehearsed(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span
 
     `span_s` seconds of it, within `FEWEST` and `MOST` requests.
     """
-    phases = {"": WHOLE, "prefill": PROMPT_ONLY, "decode": OUTPUT_ONLY}
     pools, deployments = {}, []
     for role, pool in plan.pools:
-        deployment = deployment_of(plan.request, hierarchy, plan.weights, pool.layout)
-        option = build_option(cal, deployment, plan.request.job, phase=phases[role])
-        if isinstance(option, Rejected):
-            raise InputError(
-                what="the fleet cannot be rehearsed",
-                cause=f"its {role or 'only'} pool is rejected: {option.reason}",
-                fix="plan it again",
-            )
-        rules = replace(
-            option.rules,
-            token_budget=pool.token_budget,
-            balance_steps=pool.balance_steps,
-            gather_steps=pool.gather_steps,
-            max_batch=pool.max_batch,
-            kv_capacity_tokens=pool.kv_capacity_tokens,
-        )
+        option = worker_of(cal, plan, hierarchy, role, pool, asked="the fleet cannot be rehearsed")
         # two pools are simulated without the seconds that a request takes to reach an engine
         times = replace(option.times, request_s=0.0) if role else option.times
-        pools[role] = PoolRules(workers=pool.workers, times=times, rules=rules)
-        deployments.append(deployment)
+        pools[role] = PoolRules(workers=pool.workers, times=times, rules=option.rules)
+        deployments.append(option.deployment)
     return Rehearsed(
         pools=pools, transfer=transfer_of(deployments[0], deployments[-1]), load=_load_of(plan, span_s)
     )

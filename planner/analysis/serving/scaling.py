@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
 from costmodel.kernels.tables import Calibration
@@ -10,21 +9,13 @@ from costmodel.serving.simulation.simulator import simulate
 from planner.analysis.serving.autoscale import ScalingPolicy
 from planner.deployment.autoscale import PoolScaling, Scaling
 from planner.serving.capacity import after_warm_up, capacity_per_s, load_at
-from planner.serving.plan import PoolPlan, ServingPlan
-from planner.serving.replica import (
-    OUTPUT_ONLY,
-    PROMPT_ONLY,
-    WHOLE,
-    Option,
-    Rejected,
-    build_option,
-    rate_bound_per_s,
-)
-from planner.serving.space import deployment_of
+from planner.serving.plan import ServingPlan
+from planner.serving.replica import Option, rate_bound_per_s
+from planner.serving.worker import worker_of
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 
-PHASES = {"": WHOLE, "prefill": PROMPT_ONLY, "decode": OUTPUT_ONLY}
+REFUSED = "no file can scale this fleet"
 
 
 def scaling_of(
@@ -42,11 +33,11 @@ def scaling_of(
     """
     pools = {}
     for role, pool in plan.pools:
-        option = _worker(cal, plan, hierarchy, role, pool)
+        option = worker_of(cal, plan, hierarchy, role, pool, asked=REFUSED)
         rate = capacity_per_s(option, most_per_s=rate_bound_per_s(option))
         if rate <= 0:
             raise InputError(
-                what="no file can scale this fleet",
+                what=REFUSED,
                 cause=f"a worker of its {role or 'only'} pool keeps the limits at no rate",
                 fix="relax a limit, or leave out --autoscale",
             )
@@ -59,27 +50,6 @@ def scaling_of(
             most=most,
         )
     return Scaling(pools=pools, start_up_s=policy.start_up_s, cool_down_s=policy.cool_down_s)
-
-
-def _worker(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, role: str, pool: PoolPlan) -> Option:
-    """One worker of a pool with its own scheduler."""
-    deployment = deployment_of(plan.request, hierarchy, plan.weights, pool.layout)
-    option = build_option(cal, deployment, plan.request.job, phase=PHASES[role])
-    if isinstance(option, Rejected):
-        raise InputError(
-            what="no file can scale this fleet",
-            cause=f"its {role or 'only'} pool is rejected: {option.reason}",
-            fix="plan it again",
-        )
-    rules = replace(
-        option.rules,
-        token_budget=pool.token_budget,
-        balance_steps=pool.balance_steps,
-        gather_steps=pool.gather_steps,
-        max_batch=pool.max_batch,
-        kv_capacity_tokens=pool.kv_capacity_tokens,
-    )
-    return replace(option, rules=rules)
 
 
 def _in_flight(option: Option, rate_per_s: float) -> float:
