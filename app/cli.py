@@ -58,7 +58,17 @@ def run(arguments: list[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
     with warnings.catch_warnings():
         warnings.showwarning = _noting(warnings.showwarning)
-        return run_guarded(lambda: _dispatch(words), debug=debug, as_json=asks_for_json(words))
+        return run_guarded(
+            lambda: _dispatch(words), debug=debug, refused=_as_document if asks_for_json(words) else None
+        )
+
+
+def _as_document(error: InputError, exit_code: int) -> None:
+    """Write what is wrong as a document, for the program that asked for one."""
+    from app.reports.answer import json_text, print_text
+    from app.reports.refusal import refusal_document
+
+    print_text(f"{json_text(refusal_document(error, exit_code))}\n", is_json=True)
 
 
 def asks_for_json(words: list[str]) -> bool:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from app.terminal.streams import WRITE_FAILURES, discard, json_for, tell
+from app.terminal.streams import WRITE_FAILURES, discard, tell
 from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError, shortened
 from topology.base.files import LONGEST_PATH
 
@@ -39,19 +39,23 @@ def three_lines(error: InputError) -> str:
     return f"error: {_line(error.what)}\ncause: {_line(error.cause)}\nhelp:  {_line(error.fix)}"
 
 
-def run_guarded(action: Callable[[], int], *, debug: bool, as_json: bool = False) -> int:
+Refused = Callable[[InputError, int], None]
+"""What else is done with an error and its exit code, such as to write it for a program."""
+
+
+def run_guarded(action: Callable[[], int], *, debug: bool, refused: Refused | None = None) -> int:
     """Run a command and turn whatever escapes it into an exit code, explained on stderr.
 
     Args:
         action: The command.
         debug: Whether a defect shows its traceback.
-        as_json: Whether a program reads stdout: then it gets what is wrong as a document, too.
+        refused: Called with what is wrong, before the three lines say so.
     """
     try:
         return action()
     except InputError as error:
         no = isinstance(error, NoFeasiblePlanError | PlanChangedError)
-        return _refused(error, NO_FEASIBLE_PLAN if no else BAD_INPUT, as_json=as_json)
+        return _refused(error, NO_FEASIBLE_PLAN if no else BAD_INPUT, refused)
     except KeyboardInterrupt:
         return interrupted()
     except BrokenPipeError:
@@ -65,22 +69,17 @@ def run_guarded(action: Callable[[], int], *, debug: bool, as_json: bool = False
             tell(f"{three_lines(unwritten(error))}\n")
             return BAD_INPUT
         if isinstance(error, OSError) and error.filename is not None and error.errno in PATH_FAILURES:
-            return _refused(unusable(error), BAD_INPUT, as_json=as_json)
+            return _refused(unusable(error), BAD_INPUT, refused)
         if debug:
             tell(traceback.format_exc())
-        return _refused(defect(error), INTERNAL_ERROR, as_json=as_json)
+        return _refused(defect(error), INTERNAL_ERROR, refused)
 
 
-def _refused(error: InputError, exit_code: int, *, as_json: bool) -> int:
-    """Say what is wrong in three lines, and to a program as a document; returns the exit code."""
-    if as_json:
-        from app.reports.answer import json_text
-        from app.reports.refusal import refusal_document
-
-        text = json_text(refusal_document(error, exit_code))
+def _refused(error: InputError, exit_code: int, refused: Refused | None) -> int:
+    """Say what is wrong in three lines; returns the exit code."""
+    if refused is not None:
         try:
-            sys.stdout.write(json_for(sys.stdout, f"{text}\n"))
-            sys.stdout.flush()
+            refused(error, exit_code)
         except OSError:  # nobody reads it, or the disk is full: stderr and the exit code say the same
             discard(sys.stdout)
     tell(f"{three_lines(error)}\n")

@@ -76,6 +76,9 @@ def busy_colour(share: float) -> str:
     return f"rgba({red}, {green}, {blue}, {opacity:.3g})"
 
 
+_AXIS = {"automargin": True, "gridcolor": FAINT, "zeroline": False, "separatethousands": True}
+
+
 def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
     """Give an empty figure in the house style, whose reading is `alt`."""
     import plotly.graph_objects as go
@@ -97,8 +100,8 @@ def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
             "title": None,
             "traceorder": "normal",
         },
-        "xaxis": {"automargin": True, "showgrid": False, "gridcolor": FAINT, "zeroline": False},
-        "yaxis": {"automargin": True, "gridcolor": FAINT, "zeroline": False},
+        "xaxis": {**_AXIS, "showgrid": False},
+        "yaxis": dict(_AXIS),
         "bargap": 0.3,
     }
     return go.Figure(layout=_merged(base, layout))

@@ -27,8 +27,8 @@ def refusal_document(error: InputError, exit_code: int) -> dict[str, Any]:
         that does not start for want of memory has the keys of one that does, too.
     """
     answer = getattr(error, "answer", None)
-    searched = isinstance(answer, Infeasible)
-    violations = answer.violations if searched else answer if isinstance(answer, tuple) else ()
+    none = answer if isinstance(answer, Infeasible) else None
+    violations = none.violations if none else answer if isinstance(answer, tuple) else ()
     document = {
         "status": _status(error),
         "error": error.what,
@@ -36,11 +36,12 @@ def refusal_document(error: InputError, exit_code: int) -> dict[str, Any]:
         "help": error.fix,
         "exit_code": exit_code,
         "violations": unstructure(violations),
-        "rejected": dict(answer.rejected) if searched else {},
-        "nearest": unstructure(answer.nearest) if searched else [],
+        "rejected": dict(none.rejected) if none else {},
+        "nearest": unstructure(none.nearest) if none else [],
     }
-    starts_none = isinstance(answer, ServingInfeasible) and answer.out_of_memory
-    return {**keys_of_refusal(answer), **document} if starts_none else document
+    if isinstance(answer, ServingInfeasible) and answer.out_of_memory:
+        return {**keys_of_refusal(answer), **document}
+    return document
 
 
 def _status(error: InputError) -> Status:
