@@ -208,8 +208,8 @@ def _written_files(
             lines = texts[name].split("\n")
             for document in script_of_text(texts[name], given=given).documents[:MOST_WRITTEN]:
                 before = lines[max(0, document.line - 2) : document.line]  # what announces it
-                if found := _WRITTEN.search("\n".join(before)):
-                    written[Path(found["name"]).name] = document.text
+                if match := _WRITTEN.search("\n".join(before)):
+                    written[Path(match["name"]).name] = document.text
     new = [(name, text) for name, text in written.items() if name not in texts]
     return dict(new[: max(0, MOST_FILES - len(texts))])
 
