@@ -40,9 +40,9 @@ def switch_facts(reading: Reading, request: PlanRequest) -> Iterator[JobFact]:
         words = dict.fromkeys(word for field in sorted(read) for word in words_of[field])
         settings = [spelled[word] for word in words if word in spelled]
         value = value_in(profile, each) if settings or name in facts else ""
-        said = parsed.switches.get(name, "")
-        if value and said in each.values and each.values[said].sets == each.values[value].sets:
-            value = said  # of two that are priced alike the one that the file names
+        named = parsed.switches.get(name, "")
+        if value and named in each.values and each.values[named].sets == each.values[value].sets:
+            value = named  # of two that are priced alike the one that the file names
         if not value and name == EXPERT_SWITCH and name in of_words and _sets_assumed(parsed.assumed):
             why = f"{reading.family.name} has it where nothing is said"
             yield JobFact(name=f"switch.{name}", value=value_in(usual, each), how="default", source=why)

@@ -34,7 +34,7 @@ from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
-from planner.formats.shell import Script
+from planner.formats.shell import Script, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import json_value
@@ -180,6 +180,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
+    if written := _written_files(texts, readings, given or {}):
+        return read_texts({**files, **written}, given)
     _require_step(readings, texts)
     whole = _together(readings)
     _require_job(whole, texts)
@@ -190,6 +192,30 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     return whole
 
 
+_WRITTEN = re.compile(r">\s*(?P<name>[\w./-]{1,80}\.(?:ya?ml|toml))")
+"""Where a line of a script says that a configuration goes."""
+
+
+def _written_files(
+    texts: Mapping[str, str], readings: Sequence[Reading], given: Mapping[str, str]
+) -> dict[str, str]:
+    """Configurations that scripts write as here-documents, of scripts that themselves state no job."""
+    written: dict[str, str] = {}
+    for reading in readings:
+        for name in reading.kinds if reading.family.name == FAMILIES[-1].name else ():
+            if name not in texts or reading.kinds[name] != "shell":
+                continue
+            lines = texts[name].split("\n")
+            for document in script_of_text(texts[name], given=given).documents[:MOST_WRITTEN]:
+                before = lines[max(0, document.line - 2) : document.line]  # what announces it
+                if match := _WRITTEN.search("\n".join(before)):
+                    written[Path(match["name"]).name] = document.text
+    new = [(name, text) for name, text in written.items() if name not in texts]
+    return dict(new[: max(0, MOST_FILES - len(texts))])
+
+
+MOST_WRITTEN = 8
+"""Here-documents of a script that are read as files."""
 _FILE = re.compile(r"[\w./-]{1,80}\.(?:toml|ya?ml|json|sh|py)\b")
 """A file that a script names: the job may stand there."""
 

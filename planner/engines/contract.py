@@ -188,7 +188,7 @@ def _reading(
     assumed: dict[str, Any] = {}
     words_of: dict[str, tuple[str, ...]] = {}
     granted: tuple[str, ...] = ()
-    said: dict[str, str] = {}
+    switches: dict[str, str] = {}
     for setting in contract.settings:
         mine = tuple(spelled[word.name] for word in setting.words if word.name in spelled)
         try:
@@ -199,7 +199,7 @@ def _reading(
         (stated if mine else assumed).update(facts)
         granted += besides
         if mine and setting.switch and (value := setting.says(given)):
-            said[setting.switch] = value
+            switches[setting.switch] = value
         words_of.update(dict.fromkeys(facts, mine) if mine else {})
     unpriced = tuple(
         f"{spelled[name]} {effect}: not priced"
@@ -213,7 +213,7 @@ def _reading(
         unknown=unknown,
         wrong=tuple(wrong),
         unpriced=(*unpriced, *granted),
-        switches=said,
+        switches=switches,
     )
 
 

@@ -507,3 +507,31 @@ def test_a_folder_that_only_a_run_knows_hides_no_model() -> None:
     for path, model in (("Qwen3-8B", "Qwen3-8B"), ("Qwen3-8B/", "Qwen3-8B"), ("checkpoint-500", None)):
         text = f"torchrun --nproc_per_node 8 train.py {SFT.replace('Qwen/Qwen3-8B', f'$ROOT/{path}')}"
         assert read_texts({"run.sh": text}).facts.value("said.model") == model, path
+
+
+WRITTEN = """#SBATCH --nodes=2 --gpus-per-node=8
+LENGTH=4096
+cat > configs/job.yaml <<EOF
+base_model: Qwen/Qwen2.5-7B
+sequence_len: $LENGTH
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+bf16: true
+deepspeed: deepspeed_configs/zero2.json
+EOF
+srun axolotl train configs/job.yaml
+"""
+
+
+@pytest.mark.parametrize("opening", ["cat > configs/job.yaml <<EOF", "cat <<EOF > configs/job.yaml"])
+def test_a_configuration_that_a_script_writes_is_read(opening: str) -> None:
+    """With the script's variables, as the file beside it would be; one that is given stands instead."""
+    text = WRITTEN.replace("cat > configs/job.yaml <<EOF", opening)
+    reading = read_texts({"run.sbatch": text})
+    facts = reading.facts
+    assert (reading.family.name, facts.value("said.model")) == ("Axolotl", "Qwen/Qwen2.5-7B")
+    counts = ("cluster.num_gpus", "layout.microbatch_size", "job.sequence_length", "layout.zero_stage")
+    assert [facts.count(field) for field in counts] == [16, 2, 4096, 2]
+    given = read_texts({"run.sbatch": text, "job.yaml": "base_model: Qwen/Qwen3-8B\nmicro_batch_size: 1\n"})
+    assert given.facts.value("said.model") == "Qwen/Qwen3-8B"
