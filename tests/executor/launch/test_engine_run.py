@@ -47,6 +47,12 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+ONE_RANK = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+exec python -u "$@"
+"""
+"""In torchrun's place a rank alone, whose exit code is torchrun's: it ends before it would use torch."""
+
 
 def planned_for(engine: str, stack: str) -> Plan:
     """Two data-parallel ranks of a small model."""
@@ -89,8 +95,13 @@ def test_an_engine_is_started_once_its_twin_holds(
     assert held_to_schema("run", said.out)["exit_code"] == 0
     assert json.loads(Path("found").read_text()) == {"world": 2, "gradient": 4.0, "plan": 8}
     Path("train.py").write_text("import planned\nplanned.check(sequence_length=1)\n")
+    Path("bin").mkdir()
+    Path("bin/torchrun").write_text(ONE_RANK)
+    Path("bin/torchrun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path('bin').absolute()}:{os.environ['PATH']}")
     assert run(["run", "wanted.json", "--engine", "deepspeed", "--no-preflight"]) == 1
-    assert "failed with exit code" in capfd.readouterr().out
+    said = capfd.readouterr()
+    assert ("failed with exit code" in said.out, "sequence_length" in said.err) == (True, True)
 
 
 def test_what_is_missing_is_named_at_once(

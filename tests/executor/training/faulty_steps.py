@@ -92,9 +92,9 @@ class Layer(nn.Module):
         return x + self.out(mixed.transpose(1, 2).flatten(-2))
 
 
-def compute(seconds: float) -> None:
+def compute(seconds: float, dtype: torch.dtype = torch.float32) -> None:
     """Products for so long."""
-    square, until = torch.randn(256, 256), time.perf_counter() + seconds
+    square, until = torch.ones(256, 256, dtype=dtype), time.perf_counter() + seconds
     while time.perf_counter() < until:
         square @ square
 
@@ -129,7 +129,6 @@ def train(rank: int, kind: str, culprit: int, seconds: float, folder: Path) -> N
     repeated: dict[str, Callable[[], Any]] = {
         "barriers": lambda: dist.barrier(group),
         "overlap off": lambda: dist.all_reduce(gradients, group=group),
-        "recompute": _product,
     }
     times = _times(repeated[kind], seconds, group) if kind in repeated else 0
 
@@ -138,7 +137,7 @@ def train(rank: int, kind: str, culprit: int, seconds: float, folder: Path) -> N
             return model(x)
         hidden = x
         for layer in model:
-            hidden = checkpoint(_repeated, layer, hidden, times // 2, use_reentrant=False)
+            hidden = checkpoint(_repeated, layer, hidden, seconds / 2, use_reentrant=False)
         return hidden
 
     def inject(place: str, words: str, what: Callable[[float], None], here: bool = True) -> None:
@@ -198,19 +197,11 @@ class _SumsBeside:
         self._sent.clear()
 
 
-def _product() -> None:
-    """Products of a part that is not trained: no backward follows."""
-    torch.ones(LENGTH * HEADS, HIDDEN, dtype=torch.bfloat16) @ torch.ones(
-        HIDDEN, HIDDEN, dtype=torch.bfloat16
-    )
-
-
-def _repeated(layer: Layer, x: torch.Tensor, products: int) -> torch.Tensor:
+def _repeated(layer: Layer, x: torch.Tensor, seconds: float) -> torch.Tensor:
     """A layer that computes for long; what the backward runs once more is annotated."""
     layer.passes += 1
     with record_function("forward" if layer.passes % 2 else INJECTED):
-        for _ in range(products):
-            _product()
+        compute(seconds, torch.bfloat16)  # of a part that is not trained: no backward follows
         return layer(x)
 
 

@@ -22,7 +22,7 @@ from executor.training import evaluation, loop, trainer
 from executor.training.settings import EVALUATIONS_FILE, RunSettings, RunStatus
 from planner.plan import Plan
 
-BOUND_S, LATE_S = 2.0, 4.0
+BOUND_S, LATE_S = 2.0, 3.0
 SETTINGS = RunSettings(folder="", plan_file="", steps=2, device="cpu", precision="fp32")
 
 

@@ -31,7 +31,7 @@ from planner.plan import Plan
 from topology.base.errors import InputError
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
-BOUND_S, LATE_S = 2.0, 5.0
+BOUND_S, LATE_S = 2.0, 3.5
 
 
 def settings_in(folder: Path, **fields: object) -> RunSettings:

@@ -164,7 +164,7 @@ def test_text_that_is_long_looked_for_is_no_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One rank reads for longer than a collective may take, before the first step and before a later one."""
-    bound_s, looks_s, plain = 6, 9, TextStream.sample
+    bound_s, looks_s, plain = 3, 5, TextStream.sample
     monkeypatch.setattr(trainer, "COLLECTIVE_TIMEOUT", timedelta(seconds=bound_s))
     monkeypatch.setattr(loop, "ROUND_S", 1.0)
     monkeypatch.setattr(loop, "FIRST_LINE_AFTER_S", 2.0)

@@ -161,7 +161,7 @@ CASES = {
         model="gpt-oss-20b",
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3),
         sequence_length=8192,
-        layers=4,
+        layers=2,
     ),
     "windows and soft caps": Case(
         model="gemma-2-9b", layout=ParallelLayout(tp=4, dp=2, **ZERO_1), sequence_length=8192
