@@ -238,7 +238,7 @@ def test_eight_bit_training_multiplies_linears_in_eight_bits_only() -> None:
 
 def test_every_copy_of_a_token_is_cast_for_its_expert() -> None:
     """Qwen3-30B: 8 copies into experts of 768; DeepSeek-V3: its shared expert beside them, dense layers alike."""
-    job = replace(JOB, precision="fp8")
+    job = TrainingJob(sequence_length=S, global_batch_size=8, precision="fp8")
 
     def cast_bytes(name: str, run: int) -> float:
         kind, shard = layer_runs(model(name))[run].kind, ShardShape(sequence_length=float(S), ep=8)

@@ -267,8 +267,8 @@ def test_deepseek_v3_takes_about_as_long_as_published() -> None:
 def test_a_host_that_launches_pairs_waits_for_deepeps_dispatch(dispatcher: str, waits: bool) -> None:
     """Kernels and launches of a pair add up then, which costs more than the exchange that pairs hide.
 
-    Published: Qwen3-30B-A3B on 16 H100 with DeepEP at 28.9 and 51.3 s without pairs and with, by an
-    all-to-all at 42.2 and 31.1 s.
+    Published: Megatron-Bridge gave pairs up with DeepEP "due to CPU overhead" (pull request 1760: from 20.1
+    to 16.9 s) and took them up with others (issues 3880 and 5123: from 42.2 to 31.1 s by an all-to-all).
     """
     layout = ParallelLayout(dp=16, ep=16)
     alone, paired = (
