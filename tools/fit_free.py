@@ -38,7 +38,6 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
 STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-lm-2021.product_time_ratio": (0.92, 0.8, 1.1),
     "megatron-deepspeed.host_s_per_layer": (0.00092, 5e-4, 1.5e-3),
-    "megatron-deepspeed.host_s_per_collective": (3e-05, 0.0, 2e-4),
     "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),

@@ -20,7 +20,6 @@ UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
     "megatron-lm-2021.product_time_ratio": "Korthikanti, Narayanan, Zero Bubble",
     "megatron-deepspeed.host_s_per_layer": "vTrain",
-    "megatron-deepspeed.host_s_per_collective": "vTrain",
     "megatron-deepspeed.host_s_per_microbatch": "vTrain",
     "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
     "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",

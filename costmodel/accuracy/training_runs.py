@@ -301,6 +301,7 @@ _NOTED: Mapping[str, tuple[str, str]] = {
     "CUDA graphs": ("cuda_graph_scope", "full_iteration"),
     "flash_attention_2": ("attention_kernel", "fa2"),
     "flash_attention_3": ("attention_kernel", "fa3"),
+    "flash_attention_4": ("attention_kernel", "fa4"),
     "fused lm head": ("loss", "fused_linear"),
     "lm head in chunks": ("loss", "chunked_logprobs"),
     "dropout": ("dropout", "on"),

@@ -50,6 +50,27 @@ def feed_forward_ops(work: Workload, kind: LayerKind, shard: ShardShape) -> tupl
     return () if kind.mlp == "none" else FEED_FORWARDS[work.model.feed_forward(kind.mlp).name](work, shard)
 
 
+def feed_forward_inputs(model: ModelSpec, kind: LayerKind, shard: ShardShape) -> Quantity:
+    """Numbers that go into the matrices of the block on one rank, of the first and of the last: T·(H + F).
+
+    Every copy of a token goes into an expert of its own, as Transformer Engine's grouped linear layers cast
+    them: behind the exchange and the permutation. What a rank's shared experts take is counted beside them.
+
+    Source: NVIDIA/TransformerEngine transformer_engine/pytorch/module/grouped_linear.py: the whole input is
+    split by expert and quantised, forward, and the gradient of the output backward.
+    """
+    if kind.mlp != "moe":
+        inner = model.feed_forward(kind.mlp).inner_size
+        return shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
+    routed = routed_tokens(model, shard) * (
+        _routed_width(model) + model.moe_intermediate_size / shard.expert_tp
+    )
+    if not model.shared_expert_size:
+        return routed
+    shared = shard.sharded_tokens * model.hidden_size + shard.tokens * model.shared_expert_size / shard.tp
+    return routed + shared
+
+
 def dense_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     """Give a dense feed-forward, cut over tp."""
     model = work.model

@@ -23,7 +23,7 @@ from costmodel.models.kinds import model_of_layer, mtp_kind
 from costmodel.models.parameters import norms_of
 from costmodel.models.spec import LayerKind, ModelSpec, encoder_of, layer_runs, recurrence_of
 from costmodel.ops.adapters import adapted
-from costmodel.ops.feed_forward import feed_forward_ops
+from costmodel.ops.feed_forward import feed_forward_inputs, feed_forward_ops
 from costmodel.ops.mixers.attention import attended_pairs, attention_ops, linear_dtype
 from costmodel.ops.mixers.compressed_attention import compressed_attention_ops
 from costmodel.ops.mixers.recurrence import recurrence_ops
@@ -115,14 +115,17 @@ def _mixer(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[Op, ...]
     trained = job.adapter is None
     norm = norm_op(model, "attention_norm", stack, shard, keeps_layer_input=True, trained=trained)
     mixer = "layernorm" in stack.timing.recomputed_modules and "layernorm" in model.attention.modules
-    inner = model.num_attention_heads * model.value_head_dim
+    inner = (
+        recurrence_of(model).value_width if recurrent else model.num_attention_heads * model.value_head_dim
+    )
+    cast = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
     ops = _mixer_ops(model, kind)(work, kind, shard)
     if recurrent and "gdn" in stack.timing.recomputed_modules:
         ops = repeat_block(ops, keeps=next(op.saved_bytes for op in ops if np.any(op.saved_bytes)))
     return (
         *streams_before(model, "attention", shard),
         repeat(norm) if mixer and not recurrent else norm,
-        *_cast(work, "attention_cast", recurrence_of(model).value_width if recurrent else inner, shard),
+        *_cast(work, "attention_cast", cast),
         *ops,
         *_post_norm(model, "attention_post_norm", stack, shard, trained=trained),
         *_residual(model, "attention", stack, shard),
@@ -151,8 +154,8 @@ def _feed_forward(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[O
     trained = work.job.adapter is None
     norm = norm_op(model, "mlp_norm", stack, shard, keeps_layer_input=alone, trained=trained)
     norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
-    cast = _cast(work, "mlp_cast", model.feed_forward().inner_size, shard)
     record = model.feed_forward(kind.mlp)
+    cast = _cast(work, "mlp_cast", feed_forward_inputs(model, kind, shard))
     block = feed_forward_ops(work, kind, shard)
     return (
         *streams_before(model, "mlp", shard),
@@ -363,12 +366,14 @@ def _residual(model: ModelSpec, block: str, stack: SoftwareStack, shard: ShardSh
     return (added,)
 
 
-def _cast(work: Workload, name: str, inner: int, shard: ShardShape) -> tuple[Op, ...]:
+def _cast(work: Workload, name: str, elements: Quantity) -> tuple[Op, ...]:
     """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
 
-    Both linears of the block are counted: their inputs have H and the inner width of the block.
+    Args:
+        work: What is computed.
+        name: Of the operation.
+        elements: Numbers that go into the first and the last linear of the block.
     """
     if not work.job.is_low_precision or work.stack.timing.casts_apart:
         return ()
-    elements = shard.sharded_tokens * work.model.hidden_size + shard.tokens * inner / shard.tp
     return (elementwise(name, traffic_bytes=4 * elements, count=2),)

@@ -104,6 +104,9 @@ class Environment:
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
     launches_experts_singly: Quantity
+    pairs_expert_passes: Quantity
+    dispatches_once_per_node: Quantity
+    fused_permutation: Quantity
     narrow_head: Quantity
     loss_forward_bytes: Quantity
     loss_backward_bytes: Quantity

@@ -236,6 +236,20 @@ def test_eight_bit_training_multiplies_linears_in_eight_bits_only() -> None:
     assert {"attention_cast", "mlp_cast"} <= set(kinds)
 
 
+def test_every_copy_of_a_token_is_cast_for_its_expert() -> None:
+    """Qwen3-30B: 8 copies into experts of 768; DeepSeek-V3: its shared expert beside them, dense layers alike."""
+    job = TrainingJob(sequence_length=S, global_batch_size=8, precision="fp8")
+
+    def cast_bytes(name: str, run: int) -> float:
+        kind, shard = layer_runs(model(name))[run].kind, ShardShape(sequence_length=float(S), ep=8)
+        ops = layer_ops(Workload(model=model(name), job=job, stack=stack("megatron-core")), kind, shard)
+        return sum(float(op.bytes) for op in ops if op.name == "mlp_cast")
+
+    assert cast_bytes("qwen3-30b-a3b", 0) == 4 * S * 8 * (2048 + 768)
+    assert cast_bytes("deepseek-v3", 0) == 4 * S * (7168 + 18432)
+    assert cast_bytes("deepseek-v3", 1) == 4 * S * (8 + 1) * (7168 + 2048)
+
+
 @pytest.mark.parametrize(
     ("precision", "scaling", "forward", "backward"),
     [

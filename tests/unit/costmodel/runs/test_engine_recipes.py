@@ -35,6 +35,34 @@ def test_a_recipe_fills_what_its_row_leaves_empty() -> None:
         assert with_recipes(row) == row | SAID
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"framework": "PaddleNLP (Paddle)", "model": "LLaMA-7B", "gpu": "a100-sxm-40gb"},
+            {"sequence_parallel": "0", "module_kernels": "chained"},
+        ),
+        (
+            {"framework": "PaddleNLP (Paddle)", "model": "LLaMA-7B", "gpu": "a100-sxm-80gb"},
+            {"sequence_parallel": "0"},
+        ),
+        (
+            {"framework": "pith-train (PyTorch FSDP2)", "gpu": "b200-sxm", "sequence_length": "8192"},
+            {"grouped_experts": "grouped_mm", "attention_kernel": "fa4"},
+        ),
+        (
+            {"framework": "Fast-LLM", "model": "SmolLM2-135M"},
+            {"compile": "1", "chunked_loss": "fused_cross_entropy", "optimizer": "adamw fused"},
+        ),
+    ],
+)
+def test_an_engine_without_a_profile_has_its_repositorys_switches(
+    row: dict[str, str], said: dict[str, str]
+) -> None:
+    """Kernels that its source has tell it from what other unknown engines may be like."""
+    assert with_recipes(row) == row | said
+
+
 def test_a_rows_own_word_comes_first() -> None:
     """A cell that is filled stays."""
     assert with_recipes(QWEN | {"dispatcher": "deepep"})["dispatcher"] == "deepep"
@@ -117,7 +145,8 @@ def test_every_recipe_names_its_source_and_columns_that_are_read() -> None:
     """With the date on which it was looked up."""
     columns = {
         "mtp_layers", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap", "stage_layers",
-        "fp8_output_proj", "attention_kernel",
+        "fp8_output_proj", "attention_kernel", "sequence_parallel", "module_kernels", "compile", "chunked_loss",
+        "optimizer", "grouped_experts",
     }  # fmt: skip
     for entry in read_toml(RECIPES)["recipes"]:
         assert entry["source"]

@@ -16,6 +16,7 @@ WORDS = {
     "CUDA graphs": "CUDA graph",
     "flash_attention_2": "flash attention 2",
     "flash_attention_3": "flash attention 3",
+    "flash_attention_4": "flash attention 4",
     "fused lm head": "fused LM head",
     "lm head in chunks": "LM head in chunks",
     "blocking launches": "launch blocking",
@@ -52,6 +53,13 @@ FORMS: tuple[Callable[[str], str], ...] = (
 )
 OTHERS = [what for what in STATED if what != "further tokens"]
 """What a plain row's engine has none of without a word."""
+
+
+@pytest.mark.parametrize("major", ["2", "3", "4"])
+def test_the_name_of_the_package_is_its_kernel(major: str) -> None:
+    """The package flash-attn of a major version, as pip prints it."""
+    assert stated(f"bf16 and GQA with flash-attn-{major}.0.1 printed", f"flash_attention_{major}")
+    assert stated(f"no flash-attn-{major}", f"flash_attention_{major}") is False
 
 
 def test_every_word_that_is_read_is_tested() -> None:

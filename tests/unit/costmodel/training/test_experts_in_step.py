@@ -16,6 +16,7 @@ from costmodel.ops.feed_forward import copies_sent, expert_ops
 from costmodel.ops.op import ShardShape
 from costmodel.pipeline.even_split import even_split
 from costmodel.stack import SoftwareStack, stack, stack_of_framework
+from costmodel.switches.profile import with_switches
 from costmodel.training.constants import default_constants
 from costmodel.training.layer_time import layer_step
 from costmodel.training.op_times import dispatch_time
@@ -258,3 +259,23 @@ def test_deepseek_v3_takes_about_as_long_as_published() -> None:
         LayoutTable.from_rows([layout]),
     )
     assert float(found.step_time_s[0]) == pytest.approx(20.1, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "waits"), [("deepep", True), ("alltoall", False), ("hybridep", False)]
+)
+def test_a_host_that_launches_pairs_waits_for_deepeps_dispatch(dispatcher: str, waits: bool) -> None:
+    """Kernels and launches of a pair add up then, which costs more than the exchange that pairs hide.
+
+    Published: Megatron-Bridge gave pairs up with DeepEP "due to CPU overhead" (pull request 1760: from 20.1
+    to 16.9 s) and took them up with others (issues 3880 and 5123: from 42.2 to 31.1 s by an all-to-all).
+    """
+    layout = ParallelLayout(dp=16, ep=16)
+    alone, paired = (
+        step_s(
+            with_switches(stack("megatron-bridge"), {"dispatcher": dispatcher, "exchange_overlap": on}),
+            layout,
+        )
+        for on in ("off", "on")
+    )
+    assert (paired > alone) == waits
