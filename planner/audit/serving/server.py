@@ -215,14 +215,14 @@ def as_planned(server: Server, request: ServingRequest) -> ServingRequest:
     """
     if (plan := server.planned) is None:
         return request
-    own = plan.job
+    asked = plan.job
     job = replace(
         request.job,
-        drafter=own.drafter,
-        draft_tokens=own.draft_tokens,
-        acceptance=own.acceptance,
-        adapter=own.adapter,
-        adapters=own.adapters,
+        drafter=asked.drafter,
+        draft_tokens=asked.draft_tokens,
+        acceptance=asked.acceptance,
+        adapter=asked.adapter,
+        adapters=asked.adapters,
     )
     return replace(request, job=job, level=plan.level, host_cache_bytes=plan.host_cache_bytes)
 

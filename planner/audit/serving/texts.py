@@ -93,7 +93,7 @@ def _with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
         return asked
     job = plan.request.job
     rate = None if job.concurrency is not None else f"{plan.estimate.request_rate_per_s!r}/s"
-    own: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "rate": rate,
         "concurrency": text_of(job.concurrency),
         "input_tokens": text_of(job.input_tokens),
@@ -107,4 +107,4 @@ def _with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
         "cached": text_of(job.cached_share or None),
         "burstiness": text_of(job.burstiness),
     }
-    return replace(asked, **{name: getattr(asked, name) or value for name, value in own.items()})
+    return replace(asked, **{name: getattr(asked, name) or value for name, value in flags.items()})

@@ -16,6 +16,7 @@ from costmodel.memory.layer import memory_pieces
 from costmodel.models.catalog import model
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack, stack
+from costmodel.switches.profile import with_switches
 from costmodel.training.score import evaluate
 from planner.engines.contract import read, words_of_line
 from planner.engines.contracts import CONTRACTS
@@ -64,12 +65,14 @@ def test_other_layouts_do_not_pair() -> None:
 
 @pytest.mark.parametrize("layout", [ALONE, PIPED])
 def test_pairs_hide_the_exchange_and_hold_a_layer_more(layout: ParallelLayout) -> None:
-    """Never more than all of it, as an ideal network beside compute would."""
-    plain, hidden = stack("megatron-bridge"), stack("megatron-bridge")
-    hidden = replace(hidden, timing=replace(hidden.timing, expert_overlap_share=1.0))
-    assert step_s(hidden, layout) < step_s(PROFILE, layout) < step_s(plain, layout)
+    """Never more than all of it, as an ideal network beside compute would; DeepEP's holds the host instead."""
+    plain, paired = (
+        with_switches(profile, {"dispatcher": "hybridep"}) for profile in (stack("megatron-bridge"), PROFILE)
+    )
+    hidden = replace(plain, timing=replace(plain.timing, expert_overlap_share=1.0))
+    assert step_s(hidden, layout) < step_s(paired, layout) < step_s(plain, layout)
     off, on = (
-        memory_pieces(Workload(model=MODEL, job=JOB, stack=profile), layout) for profile in (plain, PROFILE)
+        memory_pieces(Workload(model=MODEL, job=JOB, stack=profile), layout) for profile in (plain, paired)
     )
     assert on.working_bytes - off.working_bytes == pytest.approx(on.layers[0].saved_bytes)
 

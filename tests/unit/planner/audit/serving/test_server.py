@@ -23,6 +23,7 @@ from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
 from planner.serving.plan import ServingPlan
+from tests.counts import cases_of_run
 from topology.base.errors import InputError
 
 CAL = load_calibration()
@@ -265,7 +266,10 @@ def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
     )
 
 
-@pytest.mark.parametrize("limits", [{}, {"ttft": "1s", "tpot": "40ms"}])
+LIMITS: tuple[dict[str, str], ...] = ({}, {"ttft": "1s", "tpot": "40ms"})
+
+
+@pytest.mark.parametrize("limits", cases_of_run(LIMITS, nightly=[{}]))
 def test_what_carries_more_is_asked_as_the_server_is_and_nothing_carries_more_than_the_best(
     limits: Mapping[str, str],
 ) -> None:
