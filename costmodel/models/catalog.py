@@ -292,6 +292,18 @@ TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
 """How names of families begin that `transformers`, `torchvision`, `timm` and `diffusers` build."""
 
 
+def uncompared_note(model: ModelSpec) -> str:
+    """What the sizes of a model rest on whose configuration was nowhere to be read; "" of all others.
+
+    >>> uncompared_note(published_model("llama-3.1-8b"))
+    ''
+    """
+    rests_on = _parsed("uncompared").get(model.name, "")
+    return (
+        rests_on and f"sizes of {model.name} were not compared with its config.json: they sum to {rests_on}"
+    )
+
+
 def traced_as(name: str) -> str:
     """How a model is named that a library builds and the catalog does not describe; "" of any other name.
 

@@ -14,6 +14,7 @@ from costmodel.job import MOST_USD, TrainingJob
 from costmodel.kernels.level import StackLevel
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
+from costmodel.models.catalog import uncompared_note
 from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
@@ -472,6 +473,7 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
         ("engine", (flags.engine or "").partition("@")[0], request.engine),
     )
     alone = (left_out_note(request.model),) if request.model.left_out else ()
+    alone += tuple(filter(None, (uncompared_note(request.model),)))
     if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):
         alone = (*alone, untrained_note(request.model))
     if request.model.weight_format not in ("", "bf16"):

@@ -10,6 +10,7 @@ from typing import get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
+from costmodel.models.catalog import uncompared_note
 from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
@@ -368,6 +369,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
     elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(fleet_gpus())} (--gpu names others)")
+    if uncompared := uncompared_note(model):
+        notes.append(uncompared)
     if model.left_out:
         notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")
     return (*notes, *speculation_note(flags, model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.kernels.tables import load_calibration
-from costmodel.models.catalog import model
+from costmodel.models.catalog import model, uncompared_note
 from costmodel.models.parameters import without_tower
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.engine import serving_stack
@@ -44,3 +44,9 @@ def test_a_model_that_is_served_has_step_times(name: str) -> None:
     single, many = (fixed[requests] + slope[requests] * requests * 2000 for requests in (1, 32))
     assert 0 < single < many
     assert min(slope) >= 0
+
+
+@pytest.mark.parametrize("name", ["gemma-4-31b", "google/gemma-4-31B-it", "mistral-large-3", "gemma-3-27b"])
+def test_sizes_that_were_not_compared_are_said(name: str) -> None:
+    """A published count is not a config.json; of a model whose config.json was read nothing is said."""
+    assert bool(uncompared_note(model(name))) == ("gemma-3" not in name)
