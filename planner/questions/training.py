@@ -472,8 +472,9 @@ def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
         ("stack", flags.stack, request.stack),
         ("engine", (flags.engine or "").partition("@")[0], request.engine),
     )
-    alone = (left_out_note(request.model),) if request.model.left_out else ()
-    alone += tuple(filter(None, (uncompared_note(request.model),)))
+    alone = tuple(filter(None, (uncompared_note(request.model),)))
+    if request.model.left_out:
+        alone = (left_out_note(request.model), *alone)
     if request.model.num_nextn_predict_layers and not (request.job.mtp_layers or request.job.adapter):
         alone = (*alone, untrained_note(request.model))
     if request.model.weight_format not in ("", "bf16"):
