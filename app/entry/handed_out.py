@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import typer
 
-from app.flags.dashes import is_command, with_whole_command
+from app.flags.dashes import is_command, is_here, with_whole_command
 from app.flags.program import COMMANDS, COMPLETION, DEFAULT_COMMAND, given_to, parameters_of
 from topology.base.errors import AmbiguousNameError, InputError
 
@@ -133,7 +133,7 @@ def _one_name(names: str, *, lists: bool) -> str:
             )
         return name
 
-    if not names or names.endswith(".json") or ":" in names:
+    if not names or names.endswith(".json") or {*":/"} & {*names}:
         return names
     return ",".join(full_name(name) for name in (names.split(",") if lists else (names,)))
 
@@ -174,11 +174,15 @@ def _require_read(command: str, given: Mapping[str, Any], words: Sequence[str]) 
 
 def is_model(name: str) -> bool:
     """Whether a word names a model of the catalog, or several."""
-    from costmodel.models.catalog import model
+    from costmodel.models.catalog import exact_model, listed_model
     from topology.base.errors import AmbiguousNameError
 
+    if name.endswith(".json"):
+        return is_here(name)
+    if "/" in name:  # a repository; the hub is not asked
+        return exact_model(name) is not None
     try:
-        return bool(model(name).name)
+        return bool(listed_model(name).name)
     except AmbiguousNameError:
         return True
     except InputError:
@@ -232,12 +236,7 @@ NAMES: Final[Mapping[str, Callable[[str], bool]]] = {
 
 def _is_path(word: str) -> bool:
     """Whether a word may be the path of a file or a folder: it need not be on this machine."""
-    return (
-        word == "-"
-        or "/" in word
-        or bool(re.fullmatch(r"\.\w+|:.*", Path(word).suffix))
-        or Path(word).exists()
-    )
+    return word == "-" or "/" in word or bool(re.fullmatch(r"\.\w+|:.*", Path(word).suffix)) or is_here(word)
 
 
 def _require_planned(command: str, given: Mapping[str, Any]) -> None:
@@ -249,10 +248,12 @@ def _require_planned(command: str, given: Mapping[str, Any]) -> None:
 
     flags = flags_of(given)
     if any(
-        name and name.count(".") and not Path(name).exists() and _is_path(name)
+        name and name.count(".") and not is_here(name) and _is_path(name)
         for name in (flags.model, flags.cluster)
     ):
         return  # a file that is not on this machine
+    if flags.model and "/" in flags.model and not is_model(flags.model):
+        return  # what the hub alone knows
     points = points_of(flags) if command == "sweep" else (flags,)
     for point in itertools.islice(points, MOST_POINTS):
         if not is_traced(point, given.get("module"), given.get("inputs")):
@@ -280,5 +281,6 @@ def _require_served(given: Mapping[str, Any]) -> None:
     from app.flags.serve import serve_flags_of
     from planner.questions.serving.understand import understand_serving
 
-    if not given.get("services"):
+    named = given.get("model") or ""
+    if not given.get("services") and ("/" not in named or is_model(named)):
         understand_serving(serve_flags_of(given))

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from app.entry.handed_out import NAMES, is_model
-from app.flags.dashes import PROGRAMS
+from app.flags.dashes import PROGRAMS, is_here
 
 TABLE = Path(__file__).with_name("other_words.toml")
 VALUE = "{}"
@@ -149,7 +149,7 @@ def audit_of_file(words: Sequence[str]) -> str:
 
 def _is_file(word: str) -> bool:
     """Whether a word is a launch file rather than a flag or a name."""
-    return not word.startswith("-") and (Path(word).suffix in LAUNCH_FILES or Path(word).is_file())
+    return not word.startswith("-") and (Path(word).suffix in LAUNCH_FILES or is_here(word))
 
 
 LAUNCH_FILES = (".sh", ".bash", ".slurm", ".sbatch", ".py", ".yaml", ".yml", ".toml", ".json", ".cfg", ".log")
@@ -272,7 +272,7 @@ def rewritten(words: Sequence[str], command: str, known: Sequence[str] = ()) -> 
         takes = here is not None or VALUE in table.get(name, "")
         here = table.get(name) if here is None else here
         if flag.startswith("-") and here is None and known and flag not in known:
-            at += not equals and bool(following) and not Path(following).exists()
+            at += not equals and bool(following) and not is_here(following)
             continue
         if not flag.startswith("-") or flag in known or here is None or _lacks(known, here):
             result.append(word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def with_whole_command(words: Sequence[str]) -> list[str]:
     """
     flags, rest = before_dashes(words)
     command = rest[1:]
-    files = all(Path(word).exists() for word in command)
+    files = all(is_here(word) for word in command)
     return [*words] if len(command) < MORE or files else [*flags, "--", shlex.join(command)]
 
 
@@ -36,6 +37,11 @@ PROGRAMS: Final = frozenset((
     "trl", "tune",
 ))  # fmt: skip
 """What starts a training job, or the shell that it is started from."""
+
+
+def is_here(word: str) -> bool:
+    """Whether a word is the path of a file or a folder on this machine; one that no system takes is none."""
+    return os.path.exists(word)  # noqa: PTH110 - Path.exists raises of a name that is too long
 
 
 def is_command(text: str) -> bool:

@@ -130,3 +130,16 @@ def test_flags_that_advice_names_exist() -> None:
         for text in _table()[table]:
             assert {*re.findall(r"--[a-z][\w-]*", text)} <= known, text
             assert {*re.findall(r"\bplan ([a-z]+)", text)} <= {*COMMANDS}, text
+
+
+@pytest.mark.parametrize("word", ["x" * 5000, "9" * 400, "org/nothing-here", "at req/s", "\\x00"])
+def test_no_word_is_asked_of_the_hub_or_breaks_a_path(
+    word: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is too long is no file, and one with a slash is no download."""
+    from costmodel.models import catalog
+
+    monkeypatch.setattr(catalog, "_of_repository", lambda name: pytest.fail(f"the hub was asked of {name}"))
+    for line in (["audit", word, "--tp", "4"], [*word.split(), "on", "32", "h100"], ["profile", word]):
+        assert cli.run(line) == 2
+    capfd.readouterr()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from app.flags.dashes import is_command
+from app.flags.dashes import is_command, is_here
 from app.flags.job import SIZE, takes_job
 from app.flags.shared import (
     AsJson,
@@ -133,7 +133,7 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
         if word == STANDARD_INPUT:
             words[at] = "stdin"
             texts["stdin"] = _piped()
-        elif is_command(word) and not Path(word).exists():
+        elif is_command(word) and not is_here(word):
             words[at] = "command.sh"
             texts["command.sh"] = f"{word}\n"
     return tuple(words), texts
