@@ -12,6 +12,8 @@ from tests.counts import tries
 from topology.base.errors import InputError, UnknownNameError
 
 SHAPES = {
+    "CohereLabs/c4ai-command-r-plus": ("command-r-plus-104b", ""),
+    "command-r+": ("command-r-plus-104b", ""),
     "meta-llama/Meta-Llama-3-8B-Instruct": ("llama-3-8b", ""),
     "meta-llama/Llama-3.1-8B-Instruct": ("llama-3.1-8b", ""),
     "nvidia/Llama-3.1-8B-Instruct-FP8": ("llama-3.1-8b", "fp8"),
@@ -93,12 +95,11 @@ REFUSED = {
     "Llama-3.2-8B": "llama-3.2-3b", "Qwen3-34B": "qwen3-4b", "Qwen-34B": "qwen3-4b", "GPT-7.5B": "gpt-3-175b",
     "GPT3-5B": "gpt-3-175b", "Qwen3-VL-32B-Instruct": "qwen3-32b", "DeepSeek-V5": "deepseek-v3",
     "DeepSeek-0324": "deepseek-v3", "Mistral-Small-Instruct-2603": "mistral-small-24b",
-    "mistralai/Mistral-Large-4-Instruct-2612": "mistral-large-123b", "Mixtral-8x7B-v0.2": "mixtral-8x7b",
+    "Kimi-K4": "kimi-k3", "mistralai/Mistral-Large-4-Instruct-2612": "mistral-large-123b", "Mixtral-8x7B-v0.2": "mixtral-8x7b",
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
     "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
-    "Kimi-K4": "kimi-k3", "command-r+": "command-r-35b", "c4ai-command-r+": "command-r-35b",
     "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip
 """Models that are not here, and one that is proposed in their place."""
