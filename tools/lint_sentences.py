@@ -1,9 +1,9 @@
 """Sentences of the docs that are too long to read: `python tools/lint_sentences.py [PAGE.md …]`.
 
-Tables, code and headings are no sentences. A clause ends at a full stop, a semicolon or a colon; on
-pages that users read it has at most `MOST_WORDS` words. A sentence ends at a full stop alone; on
-every page, lab notes and decisions too, it has at most `MOST_WORDS_TO_A_STOP`. The exit
-status is 1 where any has more.
+Tables, code and headings are no sentences. A clause ends at a full stop, a semicolon or a colon, and
+has at most `MOST_WORDS` words. A sentence ends at a full stop alone, and has at most
+`MOST_WORDS_TO_A_STOP`. Both hold of lab notes and decisions too, the second not of the README. The
+exit status is 1 where any has more.
 """
 
 from __future__ import annotations
@@ -26,16 +26,11 @@ FULL_STOP: Final = re.compile(r"(?<=[.!?])" + _BEGINNING)
 
 
 def pages(named: Sequence[str] = ()) -> list[Path]:
-    """The pages that are named, or the README and every page but lab notes and decisions."""
-    if named:
-        return [Path(name) for name in named]
-    return [
-        ROOT / "README.md",
-        *(path for path in every_page() if not {"notes", "decisions"} & {*path.relative_to(ROOT).parts}),
-    ]
+    """The pages that are named, or the README and what `docs` lists."""
+    return [Path(name) for name in named] or [ROOT / "README.md", *docs()]
 
 
-def every_page() -> list[Path]:
+def docs() -> list[Path]:
     """How to contribute and every page of the docs, lab notes and decisions among them."""
     return [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -45,9 +40,11 @@ def sentences(text: str, end: re.Pattern[str] = _CLAUSE) -> Iterator[str]:
 
     >>> list(sentences("# A title\n\nOne thing. Another\nthing.\n\n| a | table |"))
     ['One thing.', 'Another thing.']
+    >>> list(sentences("> A quote. It\n> goes on."))
+    ['A quote.', 'It goes on.']
     """
     for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", _CODE.sub("\n\n", text)):
-        lines = [line.strip() for line in block.strip().splitlines()]
+        lines = [line.strip().removeprefix("> ") for line in block.strip().splitlines()]
         if not lines or _NO_PROSE.match(lines[0]):
             continue
         prose = _LINK.sub(r"\1", " ".join(lines))
@@ -82,14 +79,8 @@ def _over(most: int, texts: Iterable[str]) -> list[tuple[int, str]]:
 def main() -> int:
     """Print what is too long."""
     named = sys.argv[1:]
-    found = [
-        *((path, long) for path in pages(named) for long in long_ones(path)),
-        *(
-            (path, long)
-            for path in (pages(named) if named else every_page())
-            for long in long_to_a_stop(path)
-        ),
-    ]
+    found = [(path, long) for path in pages(named) for long in long_ones(path)]
+    found += [(path, long) for path in (pages(named) if named else docs()) for long in long_to_a_stop(path)]
     for path, (words, text) in found:
         print(f"{path}: {words} words: {text}")
     return 1 if found else 0
