@@ -26,13 +26,9 @@ FULL_STOP: Final = re.compile(r"(?<=[.!?])" + _BEGINNING)
 
 
 def pages(named: Sequence[str] = ()) -> list[Path]:
-    """The pages that are named, or the README and what `docs` lists."""
-    return [Path(name) for name in named] or [ROOT / "README.md", *docs()]
-
-
-def docs() -> list[Path]:
-    """How to contribute and every page of the docs, lab notes and decisions among them."""
-    return [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """The pages that are named, or all: README, CONTRIBUTING and the docs, lab notes and decisions too."""
+    first = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [Path(name) for name in named] or [*first, *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def sentences(text: str, end: re.Pattern[str] = _CLAUSE) -> Iterator[str]:
@@ -80,7 +76,7 @@ def main() -> int:
     """Print what is too long."""
     named = sys.argv[1:]
     found = [(path, long) for path in pages(named) for long in long_ones(path)]
-    found += [(path, long) for path in (pages(named) if named else docs()) for long in long_to_a_stop(path)]
+    found += [(path, long) for path in pages(named) for long in long_to_a_stop(path)]
     for path, (words, text) in found:
         print(f"{path}: {words} words: {text}")
     return 1 if found else 0

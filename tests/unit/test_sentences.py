@@ -17,7 +17,7 @@ def test_no_sentence_has_more_than_25_words(path):
 
 def test_no_sentence_has_more_than_40_words_to_its_full_stop():
     """Of any page, lab notes and decisions too; a semicolon makes it no shorter."""
-    assert [long for path in TOOL["docs"]() for long in TOOL["long_to_a_stop"](path)] == []
+    assert [long for path in TOOL["pages"]() for long in TOOL["long_to_a_stop"](path)] == []
 
 
 def test_a_semicolon_does_not_end_a_sentence(tmp_path):
