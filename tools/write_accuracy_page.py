@@ -34,7 +34,7 @@ from unseen_publishers import (  # noqa: E402
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
 from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
 from app.reports.training_accuracy import doubt_words, percent  # noqa: E402
-from costmodel.accuracy.constants_table import every_constant  # noqa: E402
+from costmodel.accuracy.constants_table import every_constant, origins_of  # noqa: E402
 from costmodel.accuracy.left_out import ALL, LEFT_OUT_FILE  # noqa: E402
 from costmodel.accuracy.snapshot import SNAPSHOT, snapshot_of  # noqa: E402
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise  # noqa: E402
@@ -239,9 +239,7 @@ def page(
 ) -> str:
     """docs/accuracy.md: the hand-written text with its tables and figures filled in."""
     shipped, vendors = kinds[-1], kinds[list(WORDS).index("vendors")]
-    constants = every_constant(load_calibration()).items()
-    origins = [constant.fitted_on for name, constant in constants if not name.startswith("network.")]
-    fixed = [origin for origin in origins if origin.startswith("fixed")]
+    origins = origins_of(every_constant(load_calibration()))
     parts = {
         "unseen": unseen_table(unseen),
         "publishers": str(unseen_publishers(unseen).publishers),
@@ -258,9 +256,9 @@ def page(
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
         "anchoring": anchoring_table(runs, {result.name: result for result in shipped}, kept_columns()),
-        "fitted": str(len(origins) - len(fixed)),
-        "fixed": str(len(fixed)),
-        "chosen": str(sum(origin.startswith("fixed: chosen") for origin in fixed)),
+        "fitted": str(origins.fitted),
+        "fixed": str(origins.fixed),
+        "chosen": str(origins.chosen),
     }
     text = TEXT.read_text(encoding="utf-8")
     for name, content in parts.items():

@@ -13,6 +13,7 @@ import numpy as np
 from app.quantities import format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
+from costmodel.accuracy.constants_table import origins_of
 from costmodel.accuracy.left_out import (
     ALL,
     LeftOut,
@@ -277,9 +278,9 @@ def _median_error(results: Sequence[RunResult]) -> float:
 
 def constants_facts(constants: Mapping[str, Constant]) -> Facts:
     """Every constant that was fitted or fixed beside the kernel tables."""
-    fitted = sum(not entry.fitted_on.startswith("fixed") for entry in constants.values())
+    of = origins_of(constants)
     return Facts(
-        title=f"Constants: {fitted} fitted, {len(constants) - fitted} fixed",
+        title=f"Constants: {of.fitted} fitted on runs, {of.fixed} fixed, {of.network} of networks",
         pairs=tuple(
             (name, f"{entry.value:g} {entry.unit} — {entry.meaning} [{entry.fitted_on}]")
             for name, entry in constants.items()

@@ -8,13 +8,15 @@ unit, meaning and what it was fitted on; "fixed" marks what was not fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from costmodel.kernels.tables import Calibration
 from costmodel.stack import bases, stacks, stated_fields
 from costmodel.training.constants import Constant, described_constants
 from topology.base.units import GIB
 
+NETWORK = "network."
+"""What names of constants of collectives across nodes begin with."""
 _SIZE = {"GiB": GIB}
 UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
@@ -49,10 +51,39 @@ def heirs(profile: str, field: str) -> tuple[str, ...]:
 def every_constant(cal: Calibration) -> Mapping[str, Constant]:
     """Constants of the step, of the stacks and of the network, by name."""
     network = {
-        f"network.{name}": Constant(**{field.name: entry[field.name] for field in fields(Constant)})
+        f"{NETWORK}{name}": Constant(**{field.name: entry[field.name] for field in fields(Constant)})
         for name, entry in cal.fits()["network"].items()
     }
     return {**described_constants(), **_stack_constants(), **network}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """How many constants came from where.
+
+    Attributes:
+        fitted: On training runs, and refitted in every fold.
+        fixed: Counted or published, and those that were chosen.
+        chosen: Earlier or with a stack's profile, without a published source.
+        network: Of the tables of networks, fitted or fixed there.
+    """
+
+    fitted: int
+    fixed: int
+    chosen: int
+    network: int
+
+
+def origins_of(constants: Mapping[str, Constant]) -> Origins:
+    """Count constants by origin."""
+    of_runs = [entry.fitted_on for name, entry in constants.items() if not name.startswith(NETWORK)]
+    fixed = [origin for origin in of_runs if origin.startswith("fixed")]
+    return Origins(
+        fitted=len(of_runs) - len(fixed),
+        fixed=len(fixed),
+        chosen=sum(origin.startswith("fixed: chosen") for origin in fixed),
+        network=len(constants) - len(of_runs),
+    )
 
 
 def _stack_constants() -> dict[str, Constant]:

@@ -40,7 +40,10 @@ class Rows(Products):
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Gradient of the weight, (n, k)."""
-        return multiply_rows(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
+        turned = lies_sequence_first(gradient) or lies_sequence_first(x)
+        return multiply_rows(
+            rows_of(gradient, sequence_first=turned).t(), rows_of(x, sequence_first=turned).t()
+        )
 
     def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Rows (T, k), those of expert e up to `offsets[e]`, times its matrix of (E, n, k): (T, n)."""

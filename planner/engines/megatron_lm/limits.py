@@ -14,7 +14,7 @@ from costmodel.models.spec import ModelSpec
 from planner.engines.limit import layers_limit, limit
 from planner.engines.megatron_lm.layout import DP_FIRST
 from planner.engines.megatron_lm.modules import MODULES
-from planner.engines.megatron_lm.pairing import PAIRED_MODULES, PAIRED_RECOMPUTE
+from planner.engines.megatron_lm.pairing import PAIRED_GATHERS, PAIRED_MODULES, PAIRED_RECOMPUTE
 from planner.engines.megatron_lm.state import STATE_PRECISION
 from planner.plan import Problem
 from topology.hardware.datasheets import generation_of
@@ -186,6 +186,7 @@ LIMITS = (
         says=_mapping,
     ),
     MODULES,
+    PAIRED_GATHERS,
     PAIRED_RECOMPUTE,
     PAIRED_MODULES,
     _MODULE_POSITIONS,

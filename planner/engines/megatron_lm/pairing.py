@@ -63,6 +63,18 @@ PAIRED_MODULES = limit(
         "set job.mtp_layers=1",
     ),
 )
+PAIRED_GATHERS = limit(
+    name="pairs-without-allgather",
+    reads=("ep",),
+    broken=lambda s, t: (
+        (s.stack.timing.gathers_tokens and s.stack.timing.pairs_expert_passes)
+        & np.asarray(t.ep > 1, dtype=bool)
+    ),
+    says=lambda _, x: (
+        f"dispatcher = allgather at ep = {x.ep}: {FLAG} asks for alltoall or flex",
+        "set switch.dispatcher=alltoall, or switch.exchange_overlap=off",
+    ),
+)
 PAIRED_RECOMPUTE = limit(
     name="pairs-without-recompute",
     reads=("ep", "recompute"),

@@ -98,6 +98,14 @@ def test_whole_layers_are_not_recomputed_beside_pairs() -> None:
         export_plan(plan, "megatron")
 
 
+def test_pairs_are_not_exported_beside_an_all_gather() -> None:
+    """The engine asks for alltoall or flex; no switch is advised that it refuses."""
+    plan = priced(replace(ALONE, recompute="none"), MODEL, stack=PROFILE.name, gpu="b200-sxm")
+    request = replace(plan.request, switches={**plan.request.switches, "dispatcher": "allgather"})
+    with pytest.raises(NoFeasiblePlanError, match="megatron-pairs-without-allgather"):
+        export_plan(replace(plan, request=request), "megatron")
+
+
 @pytest.mark.parametrize(
     ("line", "told", "wrong"),
     [
