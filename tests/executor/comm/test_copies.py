@@ -18,6 +18,7 @@ from costmodel.models.spec import NormKind
 from executor.comm.collectives import all_gather, reduce_scatter
 from executor.comm.tensor_parallel import TensorAxis
 from executor.model.linear import Linear, project_together
+from executor.model.products.formats import EightBits
 from executor.torch_internals.groups import end_fake_group, start_fake_group
 from executor.validation.fake_rank import RankTask, fake_rank
 from tests.executor.parallel.test_parity import DENSE
@@ -59,10 +60,14 @@ def test_what_lies_sequence_first_is_sent_as_it_lies(collective: Any, sequences:
     assert result.transpose(0, 1).is_contiguous()
 
 
-@pytest.mark.parametrize("family", ["rmsnorm", "layernorm"])
-def test_a_step_of_several_sequences_copies_no_hidden_states(family: NormKind) -> None:
+@pytest.mark.parametrize(
+    ("family", "eight_bits"), [("rmsnorm", None), ("layernorm", None), ("rmsnorm", "fp8")]
+)
+def test_a_step_of_several_sequences_copies_no_hidden_states(
+    family: NormKind, eight_bits: EightBits | None
+) -> None:
     """Forward and backward, but for what a CPU's attention returns: gradients of queries, keys and values."""
-    spec = dataclasses.replace(DENSE, num_layers=2, norm=family)
+    spec = dataclasses.replace(DENSE, num_layers=2, norm=family, hidden_size=64, head_dim=16)
     layout = ParallelLayout(tp=2, microbatch_size=2, sequence_parallel=True)
     task = RankTask(
         spec=spec,
@@ -72,6 +77,7 @@ def test_a_step_of_several_sequences_copies_no_hidden_states(family: NormKind) -
         layers_of_stage=(2,),
         recompute_of_stage=(0,),
         stage=0,
+        eight_bits=eight_bits,
     )
     with fake_rank(task) as rank, Copies() as seen:
         rank.run_microbatches()

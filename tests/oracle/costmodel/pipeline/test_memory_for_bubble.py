@@ -10,7 +10,7 @@ from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.bubble import v_half_bubble, zb_2p_bubble
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, simulate_step
+from costmodel.pipeline.simulator import StageSeconds, step_ends
 from costmodel.pipeline.stages import ranks_of_chunks
 from tests.oracle.costmodel.pipeline.plain_steps import Orders, ends_of_steps, most_held
 
@@ -60,7 +60,7 @@ def test_the_span_of_one_step_is_a_settled_step(
     M = 2 * ranks - 1 + more
     f, b, w = (part / sum(shares) for part in shares)
     stages = StageSeconds(forward_s=(f,) * ranks, input_s=(b,) * ranks, weight_s=(w,) * ranks)
-    found = simulate_step(layout_of("zb-2p", ranks), M, stages).span_s
+    found = step_ends(layout_of("zb-2p", ranks), M, stages).span_s
     assert found == pytest.approx(played_steps("zb-2p", ranks, M, shares)[-1], abs=1e-9)
 
 

@@ -19,7 +19,7 @@ from costmodel.pipeline.derived import (
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.orders import Pass
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, simulate_step
+from costmodel.pipeline.simulator import StageSeconds, simulate_step, step_ends
 
 RANKS, MICROBATCHES = range(1, 9), range(1, 25)
 PIPELINES = [
@@ -119,9 +119,7 @@ def test_the_bubble_is_its_closed_form_from_so_many_microbatches_a_rank_on(
     for microbatches in MICROBATCHES:
         if microbatches < microbatches_per_rank(schedule) * ranks or microbatches % whole:
             continue
-        played = simulate_step(
-            layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones)
-        )
+        played = step_ends(layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones))
         seconds = played.span_s if record.runs_over else played.makespan_s
         form = record.bubble
         share = 1 / chunks if form is None else float(form(ranks, microbatches, 1 / 3, 1 / 3))
