@@ -36,7 +36,7 @@ class Blocks(Products):
         return from_rows(result, gradient, sequence_first=turned)
 
     def of_weight(self, gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Gradient of the weight, (n, k); blocks are of consecutive tokens of a sequence under every layout."""
+        """Gradient of the weight, (n, k); blocks are of consecutive tokens of one sequence."""
         return product_of_blocks(gradient.flatten(0, -2).t(), x.flatten(0, -2).t())
 
     def of_groups(self, rows: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
