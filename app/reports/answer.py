@@ -329,9 +329,12 @@ def _screen_table(section: Table, width: int, *, colour: bool, folds: bool) -> l
     if folds and _row_width(widths) > width:
         least = [max(map(len, (*head.split(), *cells))) for head, *cells in columns]
         key = _key(section.rows)
-        widest = max(_NARROWEST, width - _row_width(widths[:key]) - 2)
-        widths = [min(each, most, widest) for each, most in zip(widths, least, strict=True)]
-        parts = _parts(widths, width, key)
+        widest = max(_NARROWEST, width - _row_width(least[:key]) - 2)
+        shortest = [
+            max(_NARROWEST, *map(_longest_word, column)) if side == "l" else width
+            for column, side in zip(columns, align, strict=True)
+        ]
+        parts, widths = _parts([min(most, widest) for most in least], shortest, width, key)
     hangs = last if last in section.wraps and len(parts) == 1 else None
     at_once = len(section.rows) if len(parts) == 1 else _ROWS_AT_ONCE
     lines = list[str]()
@@ -372,19 +375,29 @@ def _key(rows: Sequence[Sequence[str]]) -> int:
     return next((count for count in counts if len({tuple(row[:count]) for row in rows}) == len(rows)), 1)
 
 
-def _parts(widths: Sequence[int], width: int, key: int) -> list[Sequence[int]]:
-    """Columns of each part of a table that is wider than a screen; each begins with the `key` first.
+def _parts(
+    widths: Sequence[int], shortest: Sequence[int], width: int, key: int
+) -> tuple[list[Sequence[int]], list[int]]:
+    """Columns of each part of a table that is wider than a screen, and how wide each column is then.
 
-    >>> _parts((4, 10, 10, 10), 30, 1)
-    [[0, 1, 2], [0, 3]]
+    Each part begins with the `key` first columns. A column that has no room takes what is left, if that is no
+    less than its `shortest`, or begins the next part.
+
+    >>> _parts((4, 10, 10, 10), (30, 30, 30, 30), 30, 1)
+    ([[0, 1, 2], [0, 3]], [4, 10, 10, 10])
+    >>> _parts((4, 10, 30), (30, 30, 12), 34, 1)
+    ([[0, 1, 2]], [4, 10, 14])
     """
-    first = list(range(key))
-    parts: list[list[int]] = [[*first]]
-    for column in range(key, len(widths)):
-        if len(parts[-1]) > key and _row_width([widths[i] for i in (*parts[-1], column)]) > width:
-            parts.append([*first])
+    kept, parts = list(widths), [list(range(key))]
+    for column in range(key, len(kept)):
+        room = width - _row_width([kept[i] for i in parts[-1]]) - 2
+        if kept[column] > room and len(parts[-1]) > key:
+            if room >= shortest[column]:
+                kept[column] = room
+            else:
+                parts.append(list(range(key)))
         parts[-1].append(column)
-    return [*parts]
+    return [*parts], kept
 
 
 def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
