@@ -860,6 +860,26 @@ def test_an_option_that_releases_of_torchtitan_default_differently_is_told():
     assert not any("every second layer" in doubt for doubt in read_texts({"a.toml": TITAN}).doubts)
 
 
+@pytest.mark.parametrize(
+    ("sharding", "stated", "dp_of_256"),
+    [
+        ("shard_degree=32", None, 256),
+        ("shard_degree=32, num_replicas=4", 128, None),
+        ("num_replicas=4", None, 256),
+    ],
+)
+def test_a_shard_degree_of_hsdp_counts_no_gpus(
+    sharding: str, stated: int | None, dp_of_256: int | None
+) -> None:
+    """The GPUs are copies times the degree: without the copies they are nobody's word."""
+    reading = read_texts({"olmo.py": olmo().replace("num_replicas=8", sharding)})
+    assert reading.facts.count("cluster.num_gpus") == stated
+    if dp_of_256 is not None:
+        facts = given_by(reading, Flags(gpus="256")).facts
+        degree = 32 if "shard_degree" in sharding else 64
+        assert (facts.count("layout.dp"), facts.count("layout.shard_degree")) == (dp_of_256, degree)
+
+
 UNCOUNTED = "megatron sft --bf16 true --micro_batch_size 1"
 
 
