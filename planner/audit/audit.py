@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from costmodel.accuracy.anchor import FURTHEST, MeasuredStep, stack_level
@@ -27,7 +27,7 @@ from planner.audit.applied import legal_changes
 from planner.audit.changes import Change, Running, changes_of, most_bytes, running_of
 from planner.audit.contract_reading import add_chunks
 from planner.audit.environment import SLOWING
-from planner.audit.file_switches import EXPERT_SWITCH, has_words
+from planner.audit.file_switches import EXPERT_SWITCH, has_words, switch_facts
 from planner.audit.findings import IMPOSSIBLE_PACE, OTHER_WORK, findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
@@ -226,7 +226,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     log, pace = reading.measured, measured_pace(reading, job)
     runs = log is not None and log.has_steps and not log.out_of_memory
     try:
-        best = None if job.part else _best(job.request, now, cal, runs=runs)
+        best = None if job.part else _best(reading, job.request, now, cal, runs=runs)
     except InputError as impossible:  # of the best plan alone: the job may run
         best = None
         doubts.append(f"no better plan is known: {impossible.what}: {impossible.cause}")
@@ -382,27 +382,59 @@ def _leanest(now: Running | None, job: Job) -> Estimate | None:
     return estimate(replace(problem.case, model=model, stack=now.stack), layout, split)
 
 
-def _best(request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool) -> Plan | None:
-    """The best plan of the same engine on the cluster, with the files' dispatcher if that is no slower.
+def _best(
+    reading: Reading, request: PlanRequest | None, now: Running | None, cal: Calibration, *, runs: bool
+) -> Plan | None:
+    """The best plan of the same engine on the cluster, with every switch of the files that is no slower.
 
-    What an engine does without a word a plan would be told otherwise: no word is advised that gains nothing.
+    What files state, and what an engine does without a word, a plan would be told otherwise: no word is
+    advised that gains nothing, and no switch of the files is left out that gains time.
     """
     plan = _best_in_memory(request, now, cal, runs=runs)
-    if plan is None or now is None or request is None or EXPERT_SWITCH in request.switches:
+    if plan is None or now is None or request is None:
         return plan
-    profile = _stack_as_trained(plan, now)
-    theirs, planned = (value_in(stack, switches()[EXPERT_SWITCH]) for stack in (now.stack, profile))
-    if not request.model.is_moe or theirs in ("", planned) or not has_words(request, EXPERT_SWITCH, theirs):
-        return plan
-    switched = {EXPERT_SWITCH: theirs}
+    theirs = dict(_switches_of_files(reading, request, now, _stack_as_trained(plan, now)))
+    for switched in (_no_slower(theirs, plan, now), theirs):
+        if not switched or (switched is theirs and not _is_outrun(plan, now, runs=runs)):
+            continue
+        asked = replace(request, switches={**request.switches, **switched})
+        other = _best_in_memory(asked, now, cal, runs=runs)
+        if other is not None and other.estimate.step_time_s <= plan.estimate.step_time_s:
+            plan = other
+    return plan
+
+
+def _switches_of_files(
+    reading: Reading, request: PlanRequest, now: Running, profile: SoftwareStack
+) -> Iterator[tuple[str, str]]:
+    """Switches that words or defaults of the files decide otherwise than a profile, by their value there."""
+    names = {fact.name.partition(".")[2] for fact in switch_facts(reading, request)}
+    if request.model.is_moe:
+        names.add(EXPERT_SWITCH)
+    for name in sorted(names - request.switches.keys()):
+        theirs, planned = (value_in(stack, switches()[name]) for stack in (now.stack, profile))
+        if theirs not in ("", planned) and has_words(request, name, theirs):
+            yield name, theirs
+
+
+def _no_slower(switched: Mapping[str, str], plan: Plan, now: Running) -> dict[str, str]:
+    """Those of some switches with which the layout of a plan is no slower than with its profile."""
     split = split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
-    case = replace(plan.problem.of(cal=now.problem.case.cal).case, stack=with_switches(profile, switched))
-    if estimate(case, plan.layout, split).step_time_s > plan.estimate.step_time_s:
-        return plan
-    asked = replace(request, switches={**request.switches, **switched})
-    other = _best_in_memory(asked, now, cal, runs=runs)
-    slower = other is None or other.estimate.step_time_s > plan.estimate.step_time_s
-    return plan if slower else other
+    profile, case = _stack_as_trained(plan, now), plan.problem.of(cal=now.problem.case.cal).case
+
+    def step_s(name: str, value: str) -> float:
+        stack = with_switches(profile, {name: value})
+        return estimate(replace(case, stack=stack), plan.layout, split).step_time_s
+
+    return {
+        name: value for name, value in switched.items() if step_s(name, value) <= plan.estimate.step_time_s
+    }
+
+
+def _is_outrun(plan: Plan, now: Running, *, runs: bool) -> bool:
+    """Whether a job that fits takes less than a plan."""
+    fits = runs or fit_of(now.estimate.out_of_memory_chance) == "fits"
+    return fits and now.estimate.step_time_s < plan.estimate.step_time_s
 
 
 def _best_in_memory(

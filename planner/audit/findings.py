@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
 from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
+from planner.audit.given import without_presumed
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
 from planner.audit.read import Reading
@@ -34,13 +36,8 @@ MOST_TFLOPS = 800.0
 def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Finding, ...]:
     """Everything that is wrong, the worst first."""
     findings: dict[tuple[str, str], Finding] = {}
-    judges: tuple[Iterator[Finding], ...] = (
-        refusal_findings(reading, job), *(check(reading) for check in _JUDGES),
-        _environment(reading, job, cluster), _slow_variables(reading),
-    )  # fmt: skip
-    for check in judges:
-        for finding in check:
-            findings.setdefault((finding.kind, finding.rule), finding)
+    for finding in _known(reading, job, cluster):
+        findings.setdefault((finding.kind, finding.rule), finding)
     stopped = {rule for kind, rule in findings if kind == "illegal"}
     stopped |= {rule for law in laws_of_words(reading) if law.name in stopped for rule in law.says_of}
     for finding in rule_findings(reading, job):
@@ -50,6 +47,27 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
         findings.setdefault((finding.kind, finding.rule), finding)
     order = ("illegal", "open", "unpriced", "contradiction", "measured", "slow")
     return tuple(sorted(findings.values(), key=lambda finding: order.index(finding.kind)))
+
+
+def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
+    """What is wrong with words of files, whatever a complete job would break."""
+    yield from refusal_findings(reading, job)
+    for check in _JUDGES:
+        yield from check(reading)
+    yield from _environment(reading, job, cluster)
+    yield from _slow_variables(reading)
+
+
+def _known(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
+    """The same, of which those that rest on a count taken for granted make no job illegal."""
+    if not reading.presumed:
+        yield from _of_words(reading, job, cluster)
+        return
+    said = _of_words(without_presumed(reading), job, cluster)
+    sure = {finding.rule for finding in said if finding.kind == "illegal"}
+    for finding in _of_words(reading, job, cluster):
+        rests = finding.kind == "illegal" and finding.rule not in sure
+        yield replace(finding, kind="unpriced", fix="") if rests else finding
 
 
 def _degrees(reading: Reading) -> tuple[int, int, int] | None:

@@ -58,6 +58,14 @@ def given_by(reading: Reading, flags: Flags) -> Reading:
     return replace(reading, facts=facts)
 
 
+def without_presumed(reading: Reading) -> Reading:
+    """What files and flags say, without counts that are taken for granted and what follows from them."""
+    given = {name: fact for name, fact in reading.facts.by_field.items() if fact.how == "given"}
+    facts = JobFacts({**reading.stated.by_field, **given}, reading.stated.unknown - given.keys())
+    conclude(facts, reading.family)
+    return replace(reading, facts=facts)
+
+
 def _given(flags: Flags) -> dict[str, tuple[int | str, str]]:
     """Values by field, with the flag that gives each."""
     values: dict[str, tuple[int | str, str]] = {}

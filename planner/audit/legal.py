@@ -123,6 +123,7 @@ def rule_findings(reading: Reading, job: Job) -> Iterator[Finding]:
         unknown = rule is not None and not open_fields.isdisjoint(rule.reads)
         unknown |= "cluster.num_gpus" in open_fields and rule is not None and "dp" in rule.reads
         unknown |= "cluster.gpu" in open_fields and _holds_elsewhere(problem, job.layout, violation.rule)
+        unknown |= "job.sequence_length" in open_fields and _holds_longer(problem, job.layout, violation.rule)
         unpriced = (
             ran
             or unknown
@@ -157,6 +158,14 @@ def _holds_elsewhere(problem: Problem, layout: ParallelLayout, rule: str) -> boo
         }
         for gpu in others.values()
     )
+
+
+def _holds_longer(problem: Problem, layout: ParallelLayout, rule: str) -> bool:
+    """Whether sequences that every rank of a layout divides keep a rule: of assumed ones it says nothing."""
+    job = problem.job
+    length = job.sequence_length * 2 * layout.cp * layout.tp
+    longer = problem.of(job=replace(job, sequence_length=length))
+    return rule not in {violation.rule for violation in check(longer, layout)}
 
 
 def _taken(reading: Reading, rule: str) -> bool:

@@ -18,13 +18,15 @@ from pathlib import Path
 from costmodel.estimate import Estimate
 from costmodel.memory.fit import fit_of
 from planner.audit.conclusions import conclude
+from planner.audit.contract_reading import engine_reading_of
 from planner.audit.facts import JobFacts, job_facts_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
+from planner.audit.layout import value_of
 from planner.audit.published import named_config, published_config
 from planner.audit.ranks import USUAL_GPUS_PER_NODE
 from planner.audit.read import Reading, take_counts_of_rates
-from planner.formats.settings import Setting
+from planner.formats.settings import Setting, whole_or_none
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_SEQUENCE_LENGTH
 from topology.base.errors import InputError
@@ -121,7 +123,7 @@ def _with_length(reading: Reading, flags: Flags, missing: tuple[str, ...]) -> tu
     length = DEFAULT_SEQUENCE_LENGTH
     asked = replace(flags, sequence_length=str(length))
     if "--gpus" in missing:
-        asked = replace(asked, gpus=str(next(_counts(reading.facts))))
+        asked = replace(asked, gpus=str(next(_counts(reading))))
     try:
         request = audited_job(reading, asked).request
     except InputError:
@@ -137,7 +139,7 @@ def _with_gpus(reading: Reading, flags: Flags, priced: Priced) -> tuple[Reading,
 
     Where none do, the fewest beyond which more save next to nothing of what a GPU holds.
     """
-    counts, peaks = tuple(_counts(reading.facts)), dict[int, float]()
+    counts, peaks = tuple(_counts(reading)), dict[int, float]()
     why, gpus = "", counts[0]
     for gpus in counts:
         asked = replace(flags, gpus=str(gpus))
@@ -169,11 +171,13 @@ def _presumed(reading: Reading, name: str, why: str) -> Reading:
     return replace(reading, presumed={**reading.presumed, name: why})
 
 
-def _counts(facts: JobFacts) -> Iterator[int]:
+def _counts(reading: Reading) -> Iterator[int]:
     """Numbers of GPUs to try, the fewest first: whole nodes that degrees, experts and batch divide.
 
-    A batch that no whole node divides is one of less than a node; one that nothing divides decides nothing.
+    A batch or a microbatch that nobody states is the engine's own. A batch that no whole node divides is one
+    of less than a node; one that nothing divides decides nothing.
     """
+    facts = reading.facts
     each = facts.count("said.gpus_per_node") or USUAL_GPUS_PER_NODE
     split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     together, ep = math.prod(split), facts.count("layout.ep") or 1
@@ -187,7 +191,12 @@ def _counts(facts: JobFacts) -> Iterator[int]:
     if nodes:
         yield math.lcm(nodes * each, together) if (nodes * each) % together else nodes * each
         return
-    batch, size = facts.count("job.global_batch_size"), facts.count("layout.microbatch_size") or 1
+    parsed = engine_reading_of(reading)
+    batch, size = (
+        whole_or_none(value_of(reading, parsed, name).value)
+        for name in ("job.global_batch_size", "layout.microbatch_size")
+    )
+    size = size or 1
     whole = [math.lcm(each, stage) << power for power in range(MOST_DOUBLINGS)]
     parts = [stage << power for power in range(MOST_DOUBLINGS) if stage << power < each]
     divided = [

@@ -121,7 +121,11 @@ def _usual_node(facts: JobFacts, nodes: int) -> None:
 
 
 def replicas_of_files(facts: JobFacts, family: Family) -> None:
-    """dp: as stated by its parts, or what the other degrees leave of the GPUs."""
+    """dp: as stated by its parts, or what the other degrees leave of the GPUs.
+
+    A hybrid strategy is told how many GPUs share a copy. Copies that nobody counts follow from all GPUs
+    (olmo_core/distributed/parallel/data_parallel.py, get_replicate_and_shard_degree).
+    """
     shard, copies = (
         whole_or_none(facts.value("said.dp_shard")),
         whole_or_none(facts.value("said.dp_replicate")),
@@ -132,7 +136,11 @@ def replicas_of_files(facts: JobFacts, family: Family) -> None:
     outer = facts.count("said.extra_ep")
     if outer:
         facts.take("layout.ep", outer, "said.extra_ep")
-    if shard is not None and shard > 0 and family.name != "MaxText":
+    degree = shard is not None and shard > 0 and family.name != "MaxText"
+    untold = degree and not copies and _strategy(facts)[0] in _HYBRID
+    if untold:
+        facts.take("layout.shard_degree", shard, "said.dp_shard")
+    if degree and shard is not None and not untold:
         total = shard * max(1, copies or 1) * (outer or 1)
         like = "said.dp_shard"
         facts.put(
@@ -211,10 +219,15 @@ torch/distributed/fsdp/api.py (ShardingStrategy); accelerate/utils/constants.py 
 _SHARDING = ("said.sharding", "said.fsdp", "said.data_parallel")
 
 
+def _strategy(facts: JobFacts) -> tuple[str, str]:
+    """How FSDP is told to shard, and the word that says it; empty where none does."""
+    like = next((name for name in _SHARDING if facts.value(name)), "")
+    return re.split(r"[, ]", str(facts.value(like) or "").lower())[0], like
+
+
 def _copy_of_node(facts: JobFacts, world: int, dp: int) -> None:
     """Ranks of a node share a copy where FSDP is told to shard so, and says no degree."""
-    like = next((name for name in _SHARDING if facts.value(name)), "")
-    strategy = re.split(r"[, ]", str(facts.value(like) or "").lower())[0]
+    strategy, like = _strategy(facts)
     nodes = facts.count("said.nodes") or facts.count("said.machines")
     each = facts.count("said.gpus_per_node") or (world // nodes if nodes else None)
     if strategy in _HYBRID and each and each < dp and not RANKS.rest(dp, each):

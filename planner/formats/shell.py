@@ -17,7 +17,7 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # ── words: commands, quotes, continuations, arrays and here-documents, nothing expanded ────────────────────
 
@@ -51,6 +51,8 @@ _OPERATORS = (
 REDIRECTIONS = frozenset(("&>>", "<<<", ">>", ">&", "<&", "&>", ">|", "<", ">"))
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _HERE = frozenset(("<<", "<<-"))
+_OF_BOTH = frozenset(("&>", "&>>"))
+"""Redirections of output and errors, which take no descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class ShellWord:
     here: str | None = None
     quoted: bool = False
     """Of a here-document: its delimiter is quoted, so nothing in it is expanded."""
+    touches: bool = False
+    """Of a redirection: it follows the word before it without a blank, so a number there is a descriptor."""
 
 
 class _Reader:
@@ -71,8 +75,8 @@ class _Reader:
 
     def __init__(self, text: str, line: int) -> None:
         self.text, self.at, self.line = text, 0, line
-        self.waiting: list[tuple[int, str, bool, bool]] = []
-        """Here-documents announced on this line: index of the word, delimiter, quoted, tabs stripped."""
+        self.waiting: list[tuple[int, str, bool]] = []
+        """Here-documents announced on this line: index of the word, delimiter, tabs stripped."""
 
     def blank(self) -> None:
         """Pass blanks, continued lines and comments."""
@@ -150,12 +154,13 @@ def shell_words(text: str, line: int = 1) -> tuple[ShellWord, ...]:
     """
     reader, words = _Reader(text, line), list[ShellWord]()
     while len(words) < MOST_WORDS:
+        before = reader.at
         reader.blank()
         if reader.at >= len(reader.text):
             break
         operator = reader.operator()
         if operator is not None:
-            _take_operator(reader, operator, words)
+            _take_operator(reader, operator, words, touches=reader.at == before)
         else:
             at = reader.line
             word = reader.word()
@@ -164,24 +169,24 @@ def shell_words(text: str, line: int = 1) -> tuple[ShellWord, ...]:
     return tuple(words)
 
 
-def _take_operator(reader: _Reader, operator: str, words: list[ShellWord]) -> None:
+def _take_operator(reader: _Reader, operator: str, words: list[ShellWord], *, touches: bool) -> None:
     """Add an operator; after a newline the here-documents that were announced are read."""
-    words.append(ShellWord(operator, reader.line, operator=True))
+    touches = touches and operator not in _OF_BOTH
+    words.append(ShellWord(operator, reader.line, operator=True, touches=touches))
     reader.at += len(operator)
     if operator in _HERE:
         words.pop()
         reader.blank()
         delimiter = reader.word()
         plain = re.sub(r"[\\'\"]", "", delimiter)
-        reader.waiting.append((len(words), plain, plain != delimiter, operator == "<<-"))
-        words.append(ShellWord("<<", reader.line, operator=True, here="", quoted=plain != delimiter))
+        reader.waiting.append((len(words), plain, operator == "<<-"))
+        quoted = plain != delimiter
+        words.append(ShellWord("<<", reader.line, operator=True, here="", quoted=quoted, touches=touches))
     elif operator == "\n":
         reader.line += 1
-        for index, plain, quoted, stripped in reader.waiting:
+        for index, plain, stripped in reader.waiting:
             at = reader.line
-            words[index] = ShellWord(
-                "<<", at, operator=True, here=_here(reader, plain, stripped), quoted=quoted
-            )
+            words[index] = replace(words[index], line=at, here=_here(reader, plain, stripped))
         reader.waiting.clear()
 
 
@@ -1559,7 +1564,11 @@ class _Follower:
         for at, word in enumerate(words):
             if skip:
                 skip = False
-            elif word.operator and word.here is not None:
+                continue
+            descriptor = word.touches and result and result[-1] is words[at - 1]
+            if descriptor and result[-1].text.isdecimal():
+                result.pop()  # a descriptor, as of 2>
+            if word.operator and word.here is not None:
                 text = word.here if word.quoted else here_text(word.here, names)
                 self.script.documents.append(Text(text, word.line))
             elif word.operator and word.text == "<<<":
@@ -1568,8 +1577,6 @@ class _Follower:
                 skip = True
             elif word.operator:
                 skip = word.text in REDIRECTIONS
-                if result and result[-1].text.isdigit() and skip:
-                    result.pop()
             else:
                 result.append(word)
         return result

@@ -10,6 +10,7 @@ from planner.audit.file_switches import switch_facts
 from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
+from tests.unit.planner.audit.shared_audits import whole_audit
 
 SIZES = (
     "--num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 32 --swiglu --vocab-size 128256 "
@@ -353,3 +354,19 @@ def test_how_tokens_reach_experts_is_shown_whether_stated_or_not(more, said):
     facts = {fact.name: fact for fact in switch_facts(reading, request)}
     fact = facts.get("switch.dispatcher")
     assert (None if fact is None else (fact.value, fact.how)) == said
+
+
+@pytest.mark.parametrize("word", ["--torch_compile", ""])
+def test_no_proven_best_is_slower_than_the_job_or_than_what_a_change_reaches(word):
+    """A priced switch of the files is one of the best plan too, where it gains time."""
+    text = (
+        "torchrun --nproc_per_node 2 run_clm.py --model_name_or_path meta-llama/Llama-3.2-1B --block_size 2048 "
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --bf16 --fsdp 'full_shard auto_wrap' "
+    )
+    found = whole_audit({"run.sh": f"{text} {word}"}, Flags(gpu="h100-sxm"))
+    assert found.best is not None
+    assert found.predicted is not None
+    assert found.changes
+    reached = min(found.predicted.step_time_s, *(change.step_time_s for change in found.changes))
+    assert found.best.estimate.step_time_s <= reached
+    assert ("compile" in found.best.request.switches) is bool(word)

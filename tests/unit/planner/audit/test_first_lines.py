@@ -22,6 +22,7 @@ from planner.audit.job import audited_job
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_words
 from planner.questions.flags import Flags
+from tests.unit.planner.audit.shared_audits import audit_without_advice
 
 TITAN = """\
 [model]
@@ -857,3 +858,42 @@ def test_an_option_that_releases_of_torchtitan_default_differently_is_told():
     untold = read_texts({"a.toml": TITAN.replace('selective_ac_option = "op"\n', "")})
     assert any("every second layer" in doubt for doubt in untold.doubts)
     assert not any("every second layer" in doubt for doubt in read_texts({"a.toml": TITAN}).doubts)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "stated", "dp_of_256"),
+    [
+        ("shard_degree=32", None, 256),
+        ("shard_degree=32, num_replicas=4", 128, None),
+        ("num_replicas=4", None, 256),
+    ],
+)
+def test_a_shard_degree_of_hsdp_counts_no_gpus(
+    sharding: str, stated: int | None, dp_of_256: int | None
+) -> None:
+    """The GPUs are copies times the degree: without the copies they are nobody's word."""
+    reading = read_texts({"olmo.py": olmo().replace("num_replicas=8", sharding)})
+    assert reading.facts.count("cluster.num_gpus") == stated
+    if dp_of_256 is not None:
+        facts = given_by(reading, Flags(gpus="256")).facts
+        degree = 32 if "shard_degree" in sharding else 64
+        assert (facts.count("layout.dp"), facts.count("layout.shard_degree")) == (dp_of_256, degree)
+
+
+UNCOUNTED = "megatron sft --bf16 true --micro_batch_size 1"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "illegal"),
+    [
+        ("--model Qwen/Qwen3-30B-A3B --expert_model_parallel_size 8", 16, set()),  # a batch of 16 unsaid
+        ("--model Qwen/Qwen3-0.6B --global_batch_size 4", 4, set()),
+        ("--model Qwen/Qwen3-30B-A3B --global_batch_size 3 --expert_model_parallel_size 2", 32, set()),
+        ("--model Qwen/Qwen3-0.6B --tensor_model_parallel_size 3", 24, {"heads", "kv-heads"}),
+    ],
+)
+def test_no_job_is_illegal_by_a_count_of_ours(words: str, gpus: int, illegal: set[str]) -> None:
+    """Presumed GPUs divide the batch of the files or of their engine; what no count mends stays illegal."""
+    found = audit_without_advice({"run.sh": f"{UNCOUNTED} {words}"}, Flags(gpu="h100-sxm"))
+    assert found.reading.facts.count("cluster.num_gpus") == gpus
+    assert {finding.rule for finding in found.findings if finding.kind == "illegal"} == illegal
