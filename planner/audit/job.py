@@ -126,7 +126,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     """
     reading = given_by(reading, flags)
     facts, notes = reading.facts, _presumed_notes(reading)
-    adapter = stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
+    adapter = None if flags.adapter else _adapter_of(reading)  # the user's word holds over the files
     offload = stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
     unpriced = _unpriced(reading, adapter, offload)
@@ -386,6 +386,11 @@ def _absent_files(facts: JobFacts) -> Iterator[Unsettled]:
                 field="job.offload", taken=None, leanest=None,
                 why=f"what {file.rpartition('/')[2]} shards, offloads and recomputes, which was not given",
             )  # fmt: skip
+
+
+def _adapter_of(reading: Reading) -> StatedAdapter | None:
+    """The adapter that files state; None where they train a whole model."""
+    return stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
 
 
 def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
