@@ -36,6 +36,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
+from planner.audit.logged_gpu import shown_figures, shown_gpu
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
@@ -557,6 +558,10 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
         doubt = f" without its memory: --gpu {others} is the other" if others else ""
         notes.assumed.append(f"GPUs are {name}, which the file mentions{doubt}")
         return name
+    log = reading.measured
+    if log is not None and (shown := shown_gpu(log, default_gpu())):
+        notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}")
+        return shown
     notes.take(
         "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
     )

@@ -24,7 +24,7 @@ _NUMBER = r"([\d][\d,_]{0,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)"
 _FILE = Path(__file__).parent / "data" / "step_lines.toml"
 _FACTORS = {
     "": 1.0, "s": 1.0, "ms": MS, "1/s": 1.0, "tokens/s": 1.0, "samples/s": 1.0, "TFLOP/s": TERA, "MiB": MIB,
-    "GiB": GIB, "GB": GB,
+    "GiB": GIB, "GB": GB, "%": 0.01,
 }  # fmt: skip
 _THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "k": KILO, "M": MEGA}
 PACE = (
@@ -90,6 +90,8 @@ class StepLine:
         samples_per_s: Sequences a second of all GPUs.
         flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
         peak_memory_bytes: The most that the GPU of this rank held.
+        memory_share: That peak as a share of the memory of the GPU.
+        mfu: Those operations as a share of the peak of the GPU.
         microbatch_s: Seconds of a microbatch of a rank, where those are timed.
         microbatches: Microbatches of a rank so far.
     """
@@ -104,6 +106,8 @@ class StepLine:
     samples_per_s: float | None = None
     flop_per_s_per_gpu: float | None = None
     peak_memory_bytes: float | None = None
+    memory_share: float | None = None
+    mfu: float | None = None
     microbatch_s: float | None = None
     microbatches: float | None = None
 
