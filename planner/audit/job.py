@@ -269,6 +269,8 @@ def _of_engine(reading: Reading) -> str:
     if reading.slice_profile:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
+        if reading.variables:  # commands of a manifest are handed what is not here
+            return f"a job of an engine that is known: {_named_files(reading)}"
         return f"{OF_NONE}{_mounted(reading)}"
     if _is_bare_script(reading):
         return f"a job of an engine that is known: {_named_files(reading)}"

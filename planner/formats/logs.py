@@ -22,6 +22,7 @@ from planner.formats.step_lines import (
     Pace,
     StepLine,
     Work,
+    engine_named,
     forms_in,
     pace_of,
     step_line,
@@ -140,7 +141,7 @@ class Measured:
         doubts: What of it is not to be taken as it stands.
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
-        engine: Whose sentences it prints; empty where they are of none that has some of its own.
+        engine: Whose sentences or steps it prints; empty where several print the like.
         gpu_memory_bytes: Memory of a GPU, of a printed peak and its share.
         gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
     """
@@ -396,6 +397,8 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
         _take_json(line[record.start() :], number, read)
         return
     quantities = step_line(line, read.forms) if read.forms else StepLine()
+    if not read.engine and quantities.is_progress:
+        read.engine = engine_named(line, read.forms)
     if not (torn and _is_torn(quantities, read)):
         only_bar = quantities.bar_step_s is None or read.progress.keys() <= {int(quantities.steps or 0)}
         _of_run(quantities.step if quantities.is_progress and only_bar else None, number, read)

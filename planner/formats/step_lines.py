@@ -47,6 +47,7 @@ class Form:
         first: What is added to a step number.
         example: A line of the form.
         value: What the example says, in SI units.
+        names: Whether no other engine prints the like, so that a log with it is of this one.
     """
 
     of: str
@@ -57,6 +58,7 @@ class Form:
     first: int
     example: str
     value: float
+    names: bool = False
 
     def number(self, line: str) -> float | None:
         """What a line says, in SI units; None where it does not say it."""
@@ -153,6 +155,17 @@ def step_line(line: str, forms: Sequence[Form] = FORMS) -> StepLine:
         if seconds is not None and not 0 < seconds < LONGEST_STEP_S:
             setattr(result, name, None)
     return result
+
+
+def engine_named(line: str, forms: Iterable[Form]) -> str:
+    """The engine that prints a line as no other does; empty where several print the like.
+
+    >>> engine_named("[titan] step: 2  memory: 26GiB(33%)  wps: 1,786", FORMS), engine_named("loss: 2", FORMS)
+    ('torchtitan', '')
+    """
+    small, plain = line.lower(), COLOUR.sub("", line)
+    alone = (form for form in forms if form.names and form.mark in small)
+    return next((form.of for form in alone if form.number(plain) is not None), "")
 
 
 def known_engines(forms: Iterable[Form] = FORMS) -> str:
