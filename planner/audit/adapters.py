@@ -14,6 +14,7 @@ from typing import Any
 
 from costmodel.updates.adapters import Adapter, AdapterKind, AdapterTarget, BaseFormat
 from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
+from planner.formats.python_config import CLASS
 from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole_or_none
 from topology.base.errors import InputError
 
@@ -69,6 +70,8 @@ _PARTS: Mapping[AdapterTarget, re.Pattern[str]] = {
 _ALL = re.compile(r"\b(?:all|all-linear|all_linear|linear)\b")
 _CONFIG = re.compile(r"(?:lora|peft)config|get_peft_model|\.q?lora_|lora_finetune|finetune_lora")
 """Classes whose instances are adapters, functions of Unsloth and torchtune that build one, recipes."""
+_TABLE = re.compile(r"(?:lora|peft)config")
+"""Classes whose arguments are the sizes of an adapter (peft/tuners/lora/config.py)."""
 RANK_OF_BRIDGE = 32
 """Rank of `LoRA` of Megatron-Bridge (src/megatron/bridge/peft/lora.py)."""
 _OF_PEFT = "programs around PEFT have"
@@ -130,6 +133,10 @@ def _named(settings: Iterable[Setting]) -> dict[str, Setting]:
             continue
         for length in (1, 2):
             by_ending.setdefault(".".join(path[-length:]), setting)
+    for setting in given:  # whatever a program calls the variable that holds an adapter's table
+        if setting.path[-1] == CLASS and _TABLE.fullmatch(_text(setting)):
+            of_table = (each for each in given if each.path[:-1] == setting.path[:-1])
+            return by_ending | {f"lora_config.{each.path[-1]}": each for each in of_table}
     return by_ending
 
 

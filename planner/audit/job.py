@@ -36,6 +36,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
+from planner.audit.logged_gpu import shown_figures, shown_gpu
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
@@ -126,7 +127,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     """
     reading = given_by(reading, flags)
     facts, notes = reading.facts, _presumed_notes(reading)
-    adapter = stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
+    adapter = None if flags.adapter else _adapter_of(reading)  # the user's word holds over the files
     offload = stated_offload(reading)
     notes.assumed.extend(_left_out(reading))
     unpriced = _unpriced(reading, adapter, offload)
@@ -268,6 +269,8 @@ def _of_engine(reading: Reading) -> str:
     if reading.slice_profile:
         return f"a job on whole GPUs: the files speak of slices of one, {reading.slice_profile}, not priced"
     if reading.family.name == UNKNOWN.name and any(name not in facts.by_field for name in _DECIDED):
+        if reading.variables:  # commands of a manifest are handed what is not here
+            return f"a job of an engine that is known: {_named_files(reading)}"
         return f"{OF_NONE}{_mounted(reading)}"
     if _is_bare_script(reading):
         return f"a job of an engine that is known: {_named_files(reading)}"
@@ -386,6 +389,11 @@ def _absent_files(facts: JobFacts) -> Iterator[Unsettled]:
                 field="job.offload", taken=None, leanest=None,
                 why=f"what {file.rpartition('/')[2]} shards, offloads and recomputes, which was not given",
             )  # fmt: skip
+
+
+def _adapter_of(reading: Reading) -> StatedAdapter | None:
+    """The adapter that files state; None where they train a whole model."""
+    return stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
 
 
 def _adapter_words(adapter: StatedAdapter | None, notes: _Notes) -> str | None:
@@ -552,6 +560,10 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
         doubt = f" without its memory: --gpu {others} is the other" if others else ""
         notes.assumed.append(f"GPUs are {name}, which the file mentions{doubt}")
         return name
+    log = reading.measured
+    if log is not None and (shown := shown_gpu(log, default_gpu())):
+        notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}")
+        return shown
     notes.take(
         "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
     )

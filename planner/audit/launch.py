@@ -434,7 +434,9 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
         elif " " in text and text.startswith("--"):
             settings.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
         elif _HYDRA.fullmatch(text) and not text.startswith("/"):
-            settings.extend(_setting(name.lstrip("+~"), [value], line))
+            settings.extend(
+                replace(each, is_override=True) for each in _setting(name.lstrip("+~"), [value], line)
+            )
         elif _takes_model(text, words[at:]):
             settings.extend(_setting("serve", [words[at].text], line))
     last = {setting.name: setting for setting in settings}  # of a flag given twice the last counts

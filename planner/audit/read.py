@@ -436,7 +436,7 @@ def _of_configuration(
     started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
     variables = {**variables_of(settings), **given}
-    launch, _ = launch_of(started, variables, {}, line) if started else (None, None)
+    launch, script = launch_of(started, variables, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [
             *machines_of(settings),
@@ -478,7 +478,8 @@ def _of_configuration(
             and setting.how not in doubts
         ):
             doubts.append(setting.how)
-    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
+    handed = _handed_files(script) if script is not None and family is UNKNOWN else {}
+    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings), variables=handed)
 
 
 def _of_recipe(

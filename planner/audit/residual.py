@@ -19,6 +19,7 @@ from planner.audit.contract_reading import is_of_sentences
 from planner.audit.job import audited_job
 from planner.audit.legal import rule_findings, stops
 from planner.audit.link_rate import LinkRate, rate_that_explains
+from planner.audit.logged_gpu import can_be, shown_gpu
 from planner.audit.read import Reading
 from planner.formats.step_lines import Pace, Work
 from planner.plan import PlanRequest
@@ -225,10 +226,13 @@ def is_gpu_assumed(reading: Reading, flags: Flags) -> bool:
 def unstated_of(reading: Reading, request: PlanRequest, flags: Flags) -> Iterator[tuple[str, str]]:
     """What decides the step and no file states, in words, by what it is."""
     facts = reading.facts
-    if is_gpu_assumed(reading, flags):
-        yield "gpu", f"the GPU ({request.cluster.nodes[0].gpu})"
+    taken = request.cluster.nodes[0].gpu
+    if shown_gpu(reading.measured, taken) == taken:
+        pass  # the log has its figures
+    elif is_gpu_assumed(reading, flags):
+        yield "gpu", f"the GPU ({taken})"
     elif not (flags.gpu or flags.cluster):
-        yield "mentioned", f"the GPU ({request.cluster.nodes[0].gpu}, which the file only mentions)"
+        yield "mentioned", f"the GPU ({taken}, which the file only mentions)"
     length = facts.by_field.get("job.sequence_length")
     if (length is None or length.how in _TAKEN) and not flags.sequence_length:
         yield "length", f"the sequence length ({request.job.sequence_length:,})"
@@ -285,12 +289,14 @@ def _running_with(reading: Reading, flags: Flags, cal: Calibration) -> Running |
 
 
 def _gpus_like(request: PlanRequest, predicted: Estimate, pace: Pace, reading: Reading) -> Iterator[str]:
-    """GPUs of the catalog that could take so long, by their peaks, and that have the printed memory."""
-    taken = build(request.cluster).gpu
-    printed = reading.measured.peak_memory_bytes if reading.measured else None
+    """GPUs of the catalog that could take so long, by their peaks, and that the log can be of."""
+    taken, log = build(request.cluster).gpu, reading.measured
+    printed = log.peak_memory_bytes if log else None
     for name, gpu in catalogued_gpus().items():
         ratio = predicted.step_time_s * taken.peak("bf16") / gpu.peak("bf16") / pace.step_s
-        if name != taken.name and 1 / _SPREAD < ratio < _SPREAD and (printed or 0.0) <= gpu.memory_bytes:
+        if name == taken.name or not 1 / _SPREAD < ratio < _SPREAD or not can_be(gpu, log, taken):
+            continue
+        if (printed or 0.0) <= gpu.memory_bytes:
             yield name
 
 

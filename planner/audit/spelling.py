@@ -125,6 +125,7 @@ def spelled_words(reading: Reading, words: Mapping[str, Any], gone: tuple[str, .
             flat = by_path.get(plain, word) if reading.family.recipes else word
             return next((by_path[spelling] for spelling in spellings if spelling in by_path), flat)
         plain = word.lstrip("-").replace("-", "_")
+        plain = reading.family.spells.get(plain, plain)
         older = (snake_case(alias.lstrip("-")) for alias in known[word].aliases)
         spelled = next((by_last_part[name] for name in (plain, *older) if name in by_last_part), "")
         return spelled or f"{prefix}.{plain}".lstrip(".")
@@ -290,7 +291,8 @@ def word_for(reading: Reading, stated: str) -> str:
     if fact is not None and fact.word:
         return fact.word
     words = [word for word, field in reading.family.words.items() if field == stated]
-    return min(words, key=lambda word: word.count("."), default="")
+    word = min(words, key=lambda word: word.count("."), default="")
+    return reading.family.spells.get(word, word)
 
 
 def _kind_of_file(reading: Reading) -> str:
@@ -332,6 +334,20 @@ def _recipe_of(reading: Reading) -> str:
     return next((parts[0] for parts in held), "cfg")
 
 
+def _is_override(reading: Reading, name: str) -> bool:
+    """Whether a command is told a name as a word ``name=value``: as the file has it, or else its like.
+
+    Hydra stops at a flag, and a parser of flags at such a word. A name that stands nowhere is told as those
+    are that do: with dots as the dotted ones, without as the others.
+    """
+    written = {each.name: each.is_override for each in reading.settings}
+    if name in written:
+        return written[name] or reading.family.overrides
+    of_fields = reading.family.engine == "megatron-bridge" and "." in name and "=" not in name
+    alike = [is_override for each, is_override in written.items() if ("." in each) == ("." in name)]
+    return reading.family.overrides or of_fields or (bool(alike) and all(alike))
+
+
 def _styled(reading: Reading, word: str) -> str:
     """A word as the first file would have it: a flag, a line of TOML, YAML or Python."""
     gone = word.startswith("-")
@@ -347,8 +363,7 @@ def _styled(reading: Reading, word: str) -> str:
         )
         value = shell(value) if re.search(r"[|()*;&<>$]", value) else value
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
-        of_fields = reading.family.engine == "megatron-bridge" and "." in name and "=" not in name
-        if reading.family.overrides or of_fields:
+        if _is_override(reading, name):
             text = f"{name}={value or 'true'}"
     elif kind == "python":
         written = (

@@ -46,6 +46,7 @@ class Family:
         overrides: Whether what its command is told are words ``key=value``, and no flags.
         launches: Whether its words are of what runs any program: another family's file stands over it.
         lacks: Words of its engine that its launcher does not take: no change says them.
+        spells: Words of its engine that it calls otherwise, in one spelling, by the engine's.
         one_queue: Fields of which one that is on needs ``CUDA_DEVICE_MAX_CONNECTIONS=1``.
         half_weights: Words with which weights are in sixteen bits, and updated so where nothing shards them.
         switches: Whether its yes-or-no flags take no value: one that is off is left out.
@@ -75,6 +76,7 @@ class Family:
     switches: bool = False
     rank_decides: bool = False
     lacks: tuple[str, ...] = ()
+    spells: Mapping[str, str] = field(default_factory=dict)
     launches: bool = False
     overrides: bool = False
     only_data: bool = False

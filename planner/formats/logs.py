@@ -22,6 +22,7 @@ from planner.formats.step_lines import (
     Pace,
     StepLine,
     Work,
+    engine_named,
     forms_in,
     pace_of,
     step_line,
@@ -140,7 +141,9 @@ class Measured:
         doubts: What of it is not to be taken as it stands.
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
-        engine: Whose sentences it prints; empty where they are of none that has some of its own.
+        engine: Whose sentences or steps it prints; empty where several print the like.
+        gpu_memory_bytes: Memory of a GPU, of a printed peak and its share.
+        gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
     """
 
     step_time_s: float | None = None
@@ -156,6 +159,8 @@ class Measured:
     out_of_memory: int = 0
     interval_s: float | None = None
     engine: str = ""
+    gpu_memory_bytes: float | None = None
+    gpu_peak_flop_per_s: float | None = None
 
     @property
     def has_steps(self) -> bool:
@@ -265,6 +270,8 @@ class _Read:
     samples: list[float] = field(default_factory=list)
     microbatches: list[float] = field(default_factory=list)
     memory: float = 0.0
+    gpu_memories: list[float] = field(default_factory=list)
+    gpu_peaks: list[float] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     job: dict[str, tuple[Any, int]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
@@ -295,7 +302,8 @@ class _Read:
         """
         for values in (self.steps, self.tflops, self.tokens, self.all_tokens, self.samples, self.each_step):
             values.clear()
-        self.microbatches.clear()
+        for values in (self.microbatches, self.gpu_memories, self.gpu_peaks):
+            values.clear()
         self.average, self.memory, self.consumed, self.consumed_tokens = None, 0.0, None, None
         self.printed_at = None
         self.intervals.clear()
@@ -350,6 +358,10 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     if measured.step_time_s is None:
         measured.microbatch_s = _median(read.microbatches)
     measured.peak_memory_bytes = read.memory or None
+    measured.gpu_memory_bytes, measured.gpu_peak_flop_per_s = (
+        _median(read.gpu_memories),
+        _median(read.gpu_peaks),
+    )
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
         read.commands.insert(0, f"run {' '.join(read.arrays.values())}")
     return measured, read.settings, "\n".join(read.commands)
@@ -385,6 +397,8 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
         _take_json(line[record.start() :], number, read)
         return
     quantities = step_line(line, read.forms) if read.forms else StepLine()
+    if not read.engine and quantities.is_progress:
+        read.engine = engine_named(line, read.forms)
     if not (torn and _is_torn(quantities, read)):
         only_bar = quantities.bar_step_s is None or read.progress.keys() <= {int(quantities.steps or 0)}
         _of_run(quantities.step if quantities.is_progress and only_bar else None, number, read)
@@ -437,12 +451,19 @@ def _take_quantities(line: StepLine, read: _Read) -> None:
         (tflops, read.tflops), (line.tokens_per_s_per_gpu, read.tokens), (line.tokens_per_s, read.all_tokens),
         (line.samples_per_s, read.samples), (line.microbatch_s, read.microbatches),
         (line.bar_step_s, read.progress.setdefault(int(line.steps or 0), []) if line.bar_step_s else []),
+        (_whole_of(line.peak_memory_bytes, line.memory_share), read.gpu_memories),
+        (_whole_of(line.flop_per_s_per_gpu, line.mfu), read.gpu_peaks),
     )  # fmt: skip
     for value, into in pairs:
         if value and len(into) < MOST_STEPS:
             into.append(value)
     read.average = line.mean_step_s or read.average
     read.memory = max(read.memory, line.peak_memory_bytes or 0.0)
+
+
+def _whole_of(part: float | None, share: float | None) -> float | None:
+    """What a printed number is a printed share of."""
+    return part / share if part and share else None
 
 
 def _take_clock(line: str, step: float, read: _Read) -> None:

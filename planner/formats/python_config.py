@@ -90,7 +90,7 @@ def _calls_by_name(module: ast.Module) -> dict[str, ast.Call]:
         and isinstance(item.targets[0], ast.Name)
         and isinstance(item.value, ast.Call)
         and stored[item.targets[0].id] == 1
-        and _CLASS.fullmatch((_dotted(item.value.func) or "").rpartition(".")[2])
+        and _class_of(item.value)
     }
 
 
@@ -294,13 +294,13 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
     if name is not None and name in functions and depth < 8:
         settings.extend(_of_function(functions[name], functions, depth + 1))
     settings.extend(_of_class(call.func, prefix))
-    if prefix and isinstance(call.func, ast.Name) and _CLASS.fullmatch(call.func.id):
-        settings.append(Setting(name=f"{prefix}.{CLASS}", value=call.func.id, line=call.lineno))
+    if prefix and (of_class := _class_of(call)):
+        settings.append(Setting(name=f"{prefix}.{CLASS}", value=of_class, line=call.lineno))
     if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):  # Config(…).with_x(…)
         settings.extend(_call(call.func.value, prefix, functions, depth + 1))
     for argument in call.args:
         if isinstance(argument, ast.Call):
-            settings.extend(_call(argument, prefix, functions, depth + 1))
+            settings.extend(_call(argument, prefix or _class_of(argument), functions, depth + 1))
         elif name is not None and isinstance(argument, ast.Constant):
             _add_argument(argument, name, prefix, settings)
         settings.extend(_of_class(argument, prefix))
@@ -309,6 +309,12 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
         if keyword.arg is not None:
             settings.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
     return settings[:MOST_SETTINGS]
+
+
+def _class_of(call: ast.Call) -> str:
+    """The name of the class that a call builds an instance of; empty where it calls something else."""
+    name = (_dotted(call.func) or "").rpartition(".")[2]
+    return name if _CLASS.fullmatch(name) else ""
 
 
 def _model_of_trainer(call: ast.Call, name: str) -> list[Setting]:

@@ -34,6 +34,7 @@ class Setting:
         how: What was taken for granted to know it; empty where it is plainly written.
         more: Words after the value, of an option that may have several.
         file: Where it stands, once files are put together.
+        is_override: Whether it is written as a word ``name=value`` behind a command, as Hydra has it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Setting:
     how: str = ""
     more: tuple[str, ...] = ()
     file: str = ""
+    is_override: bool = False
 
     @property
     def path(self) -> tuple[str, ...]:

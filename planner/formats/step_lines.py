@@ -24,7 +24,7 @@ _NUMBER = r"([\d][\d,_]{0,20}(?:\.\d{0,20})?(?:[eE][+-]?\d{1,3})?)"
 _FILE = Path(__file__).parent / "data" / "step_lines.toml"
 _FACTORS = {
     "": 1.0, "s": 1.0, "ms": MS, "1/s": 1.0, "tokens/s": 1.0, "samples/s": 1.0, "TFLOP/s": TERA, "MiB": MIB,
-    "GiB": GIB, "GB": GB,
+    "GiB": GIB, "GB": GB, "%": 0.01,
 }  # fmt: skip
 _THOUSANDS = {None: 1.0, "": 1.0, "K": KILO, "k": KILO, "M": MEGA}
 PACE = (
@@ -47,6 +47,7 @@ class Form:
         first: What is added to a step number.
         example: A line of the form.
         value: What the example says, in SI units.
+        names: Whether no other engine prints the like, so that a log with it is of this one.
     """
 
     of: str
@@ -57,6 +58,7 @@ class Form:
     first: int
     example: str
     value: float
+    names: bool = False
 
     def number(self, line: str) -> float | None:
         """What a line says, in SI units; None where it does not say it."""
@@ -90,6 +92,8 @@ class StepLine:
         samples_per_s: Sequences a second of all GPUs.
         flop_per_s_per_gpu: Operations a second of one GPU, as the engine counts them.
         peak_memory_bytes: The most that the GPU of this rank held.
+        memory_share: That peak as a share of the memory of the GPU.
+        mfu: Those operations as a share of the peak of the GPU.
         microbatch_s: Seconds of a microbatch of a rank, where those are timed.
         microbatches: Microbatches of a rank so far.
     """
@@ -104,6 +108,8 @@ class StepLine:
     samples_per_s: float | None = None
     flop_per_s_per_gpu: float | None = None
     peak_memory_bytes: float | None = None
+    memory_share: float | None = None
+    mfu: float | None = None
     microbatch_s: float | None = None
     microbatches: float | None = None
 
@@ -149,6 +155,17 @@ def step_line(line: str, forms: Sequence[Form] = FORMS) -> StepLine:
         if seconds is not None and not 0 < seconds < LONGEST_STEP_S:
             setattr(result, name, None)
     return result
+
+
+def engine_named(line: str, forms: Iterable[Form]) -> str:
+    """The engine that prints a line as no other does; empty where several print the like.
+
+    >>> engine_named("[titan] step: 2  memory: 26GiB(33%)  wps: 1,786", FORMS), engine_named("loss: 2", FORMS)
+    ('torchtitan', '')
+    """
+    small, plain = line.lower(), COLOUR.sub("", line)
+    alone = (form for form in forms if form.names and form.mark in small)
+    return next((form.of for form in alone if form.number(plain) is not None), "")
 
 
 def known_engines(forms: Iterable[Form] = FORMS) -> str:

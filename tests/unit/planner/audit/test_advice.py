@@ -15,6 +15,8 @@ import yaml
 
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
+from planner.audit.read import read_texts
+from planner.audit.spelling import _styled, spelled_name, spelled_words
 from planner.parsers.client import answers, interpreter
 from planner.questions.flags import Flags
 from tests.counts import cases_of_run
@@ -144,6 +146,43 @@ def test_a_script_of_recipes_is_told_its_own_flags_and_fields_of_the_recipe() ->
         names = {re.split(r"[ =]", word)[0] for word in (*change.set, *change.remove)}
         assert {name for name in names if name.startswith("--")} <= {w for w in BRIDGE.split() if "--" in w}
         assert all("." in name for name in names if not name.startswith("--"))
+
+
+NEMO = (
+    "torchrun --nproc_per_node=8 --nnodes=16 megatron_gpt_pretraining.py model.tensor_model_parallel_size=8 "
+    "model.pipeline_model_parallel_size=4 model.num_layers=80 model.hidden_size=8192 model.num_attention_heads=64 "
+    "model.encoder_seq_length=4096 model.micro_batch_size=1 model.global_batch_size=512 trainer.precision=bf16"
+)
+VERL = "torchrun --nproc_per_node=8 -m verl.trainer.sft_trainer data.train_batch_size=32 engine.tp=2"
+TITAN = "torchrun --nproc_per_node=8 -m torchtitan.train --parallelism.tensor_parallel_degree=8 --training.seq_len 8192"
+BOTH = (
+    "python scripts/performance/run_script.py --tensor_model_parallel_size 4 model.sequence_parallel=True "
+    "model.moe_router_dtype=fp32"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (NEMO, "model.tensor_model_parallel_size=4"),
+        (NEMO, "model.virtual_pipeline_model_parallel_size=2"),
+        (VERL, "engine.tp=4"),
+        (TITAN, "--parallelism.tensor_parallel_degree 4"),
+        (BOTH, "--tensor_model_parallel_size 4"),
+        (BOTH, "model.sequence_parallel=true"),
+    ],
+)
+def test_a_command_is_told_a_word_as_it_has_its_like(text: str, told: str) -> None:
+    """Hydra stops at a flag, and a parser of flags at ``key=value``."""
+    assert _styled(read_texts({"run.sh": text}), re.sub(r"^-*([\w.]+)[= ]", r"\1 ", told)) == told
+
+
+def test_hydra_is_told_no_key_that_its_base_file_lacks() -> None:
+    """NeMo 1 has Megatron-Core's name for stages of a rank (megatron_gpt_config.yaml)."""
+    reading = read_texts({"run.sh": NEMO})
+    words = {"--num-virtual-stages-per-pipeline-rank": 5, "--recompute-granularity": "full"}
+    assert spelled_words(reading, words, ()) == ("model.virtual_pipeline_model_parallel_size=5",)
+    assert spelled_name(reading, "virtual_stages").endswith("virtual_pipeline_model_parallel_size")
 
 
 def test_a_batch_that_is_stated_by_its_parts_is_kept() -> None:

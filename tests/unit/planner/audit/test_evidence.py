@@ -14,13 +14,18 @@ from costmodel.layout import layout_words
 from planner.audit import audit as audit_module
 from planner.audit.audit import Audit, audited, audited_texts
 from planner.audit.environment import SLOW, set_variables
+from planner.audit.job import audited_job
+from planner.audit.logged_gpu import can_be, shown_gpu
 from planner.audit.read import read_texts
 from planner.audit.residual import Residual
+from planner.formats.logs import measured_of
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
 from topology.base.errors import InputError
+from topology.base.units import GIB
+from topology.catalog import gpus
 
 TITAN = """\
 [model]
@@ -190,6 +195,70 @@ def test_an_assumed_gpu_is_doubted_first_and_the_one_that_fits_is_named(gpu: str
     assert found.doubted[0] in getattr(answer.sections[0], "lines", ())[0]
     assert "is assumed; with " in found.residual.words[0]
     assert (found.slower_by, found.changes) == (None, ())
+
+
+SHARES = (
+    "[rank0]:[titan] root - INFO - step: {step}  loss: 8.0  memory: {used:.2f}GiB({share:.2f}%)  tps: 893  "
+    "tflops: {rate:.2f}  mfu: {mfu:.2f}%\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "of"), [("h100-sxm", 79.1), ("a100-sxm-40gb", 39.5), ("h200-sxm", 139.8), ("mi300x", 191.7)]
+)
+def test_a_log_that_prints_shares_of_its_gpu_says_which_it_is(gpu: str, of: float) -> None:
+    """A peak over its share is the GPU's memory, a rate over its MFU the GPU's peak; no other is suspected."""
+    peak = gpus()[gpu].peak("bf16") / 1e12
+    numbers = {"used": 0.77 * of, "share": 77.0, "rate": 0.416 * peak, "mfu": 41.6}
+    log = measured_of("".join(SHARES.format(step=10 * step, **numbers) for step in (1, 2, 3)))[0]
+    assert log.gpu_memory_bytes == pytest.approx(of * GIB, rel=1e-3)
+    assert log.gpu_peak_flop_per_s == pytest.approx(peak * 1e12, rel=1e-3)
+    assert shown_gpu(log, "h100-sxm") == gpu
+    alike = {name for name, each in gpus().items() if can_be(each, log, gpus()["h100-sxm"])}
+    assert gpu in alike
+    assert all(abs(gpus()[name].peak("bf16") / 1e12 / peak - 1) <= 0.03 for name in alike)
+
+
+MAXTEXT_LINE = (
+    "completed step: {step}, seconds: 4.121, TFLOP/s/device: 250.1, Tokens/s/device: 3975.3, loss: 10.2\n"
+)
+OF_SEVERAL = "step: {step}  loss: 1.5  tps: 1,786\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "engine"), [(SHARES, "torchtitan"), (MAXTEXT_LINE, "MaxText"), (OF_SEVERAL, "shell variables")]
+)
+def test_a_step_that_one_engine_prints_so_names_it(line: str, engine: str) -> None:
+    """No launch file is there, and none of its sentences; what several print names nobody."""
+    numbers = {"used": 61.2, "share": 77.3, "rate": 412.1, "mfu": 41.6}
+    log = "".join(line.format(step=10 * step, **numbers) for step in (1, 2, 3))
+    assert read_texts({"run.log": log}).family.name == engine
+
+
+MANIFEST = """name: ft
+resources:
+  accelerators: A100-80GB:8
+num_nodes: 2
+run: |
+  torchrun --nnodes 2 --nproc_per_node 8 \\
+    -m axolotl.cli.train ax_fft.yml
+"""
+
+
+def test_a_manifest_whose_command_is_handed_a_configuration_asks_for_it_as_a_script_does() -> None:
+    """Its own keys are those of machines alone."""
+    script = "torchrun --nnodes 2 --nproc_per_node 8 -m axolotl.cli.train ax_fft.yml\n"
+    for name, text in (("sky.yaml", MANIFEST), ("run.sh", script)):
+        job = audited_job(read_texts({name: text}), Flags())
+        assert job.missing == ("a job of an engine that is known: name ax_fft.yml too",)
+
+
+def test_a_log_that_shows_no_figure_leads_to_no_other_maker() -> None:
+    """Its steps alone are like those of many."""
+    log = measured_of(log_of(9.0))[0]
+    assert shown_gpu(log, "h100-sxm") == ""
+    assert not can_be(gpus()["mi350x"], log, gpus()["h100-sxm"])
+    assert can_be(gpus()["b200-sxm"], log, gpus()["h100-sxm"])
 
 
 @pytest.mark.usefixtures("searched_in_nightly")

@@ -436,6 +436,37 @@ def test_an_adapter_is_never_priced_as_a_whole_model(tool):
         assert any("adapter" in why for why in found.missing)
 
 
+PEFT = """from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("mistralai/Mistral-7B-v0.3", torch_dtype="bfloat16")
+{}
+args = TrainingArguments(output_dir="o", per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)
+"""
+LORA = 'LoraConfig(r=16, lora_alpha=32, target_modules=["q_proj", "v_proj"])'
+PLACES = (
+    f"model = get_peft_model(model, {LORA})",
+    f"model = get_peft_model(model, peft_config={LORA})",
+    f"model = get_peft_model(model, peft.{LORA})",
+    f"student = get_peft_model(model, {LORA})",
+    f"get_peft_model(model, {LORA})",
+    f"cfg = {LORA}\nmodel = get_peft_model(model, cfg)",
+    f"trainer = Trainer(model=get_peft_model(model, {LORA}))",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_adapter_is_its_class_wherever_a_program_builds_it(place):
+    found = job(PEFT.format(place), "p.py", gpus="8", sequence_length="2048")
+    assert found.request is not None, found.missing
+    assert found.request.job.adapter.words == "lora:r=16,targets=attention,alpha=32"
+
+
+def test_an_adapter_that_is_given_holds_over_files():
+    text, name = ADAPTERS["a rank alone"]
+    found = job(text, name, model="llama-3.1-8b", gpus="8", adapter="lora:r=8")
+    assert found.request.job.adapter.rank == 8
+
+
 @pytest.mark.parametrize("said", ["full", "false", "none"])
 def test_words_that_name_no_adapter_train_the_whole_model(said):
     text = "model_name_or_path: org/x\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: {}\nlora_rank: 8\n"

@@ -1,0 +1,51 @@
+"""The GPU that a log shows: by the memory and the peak that its printed shares are of.
+
+torchtitan prints a peak of memory with its share of the GPU's, and a rate with its share of the peak (MFU):
+`device_memory_monitor` and `get_peak_flops` of torchtitan. Their quotients are figures of the GPU itself.
+"""
+
+from __future__ import annotations
+
+from planner.formats.logs import Measured
+from topology.base.units import TERA, format_bytes
+from topology.catalog import gpus
+from topology.hardware.datasheets import generation_of
+from topology.hardware.gpu import Gpu
+
+NEAR = 0.03
+"""Share by which a quotient of printed numbers may miss a data sheet: firmware holds some memory back."""
+
+
+def is_shown(log: Measured | None) -> bool:
+    """Whether a log prints a figure of its GPU."""
+    return log is not None and bool(log.gpu_memory_bytes or log.gpu_peak_flop_per_s)
+
+
+def can_be(gpu: Gpu, log: Measured | None, taken: Gpu) -> bool:
+    """Whether a log can be of a GPU.
+
+    Args:
+        gpu: The one in question.
+        log: What was measured.
+        taken: The one that is assumed: of its maker is the other too, where no figure is printed.
+    """
+    if log is None or not is_shown(log):
+        return generation_of(gpu).maker == generation_of(taken).maker
+    figures = ((log.gpu_memory_bytes, gpu.memory_bytes), (log.gpu_peak_flop_per_s, gpu.peak("bf16")))
+    return all(printed is None or abs(printed / own - 1) <= NEAR for printed, own in figures)
+
+
+def shown_gpu(log: Measured | None, usual: str) -> str:
+    """The GPU whose figures a log prints: the usual one, else the first of the catalog; empty if none."""
+    if not is_shown(log):
+        return ""
+    known = gpus()
+    alike = [name for name, gpu in known.items() if can_be(gpu, log, gpu)]
+    return usual if usual in alike else next(iter(alike), "")
+
+
+def shown_figures(log: Measured) -> str:
+    """The figures that a log prints of its GPU, in words."""
+    memory = f"{format_bytes(log.gpu_memory_bytes)} a GPU" if log.gpu_memory_bytes else ""
+    peak = f"a peak of {log.gpu_peak_flop_per_s / TERA:.0f} TFLOP/s" if log.gpu_peak_flop_per_s else ""
+    return " and ".join(part for part in (memory, peak) if part)
