@@ -11,7 +11,7 @@ from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
 from planner.analysis.explain import Explanation
 from planner.analysis.explain import explain as explained
-from planner.analysis.ladder import Knob, Ladder, climbed
+from planner.analysis.ladder import Knob, Ladder, climbed, names_layout, with_best
 from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
 from planner.questions.flags import Flags
@@ -185,7 +185,13 @@ def ladder(model: Model, *, knob: Knob = "length", **words: Unpack[JobWords]) ->
             raise illegal(answer)
         return answer
 
-    return climbed(flags_of(model, given, JobWords), knob, priced)
+    flags = flags_of(model, given, JobWords)
+    found = climbed(flags, knob, priced)
+    if given.get("layout") is not None or names_layout(flags) or found.refused:
+        return found
+    request = understood(model, flags, given)
+    best = search(request, calibration_for(request.cluster))
+    return with_best(found, flags, best, priced) if isinstance(best, Plan) else found
 
 
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:

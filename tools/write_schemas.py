@@ -261,6 +261,7 @@ def _described(name: str, texts: Mapping[str, str]) -> Schema:
 def forms() -> dict[str, Any]:
     """The form of every command's document."""
     from app.reports.model_memory import ModelMemory
+    from costmodel.layout import ParallelLayout
     from costmodel.memory.fit import Fit
     from planner.analysis.campaign.watch import Watched
     from planner.analysis.explain import Explanation
@@ -290,6 +291,7 @@ def forms() -> dict[str, Any]:
         "sweep": _sweep_form(),
         "ladder": Record({
             "knob": Literal["length", "microbatch", "rank", "gpus"], "last_that_fits": int | None,
+            "layout": ParallelLayout | None,
             "rungs": [Record(rung, unpriced)], "switches": [Record({"flag": str, **rung}, unpriced)],
         }),
         "audit": OneOf((_job_form(), _server_form())),

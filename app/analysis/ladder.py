@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from app.errors import ANSWERED, NO_FEASIBLE_PLAN
 from app.quantities import format_count
 from app.reports.answer import Answer, Table, json_text
+from costmodel.layout import layout_words
 from costmodel.memory.fit import DOES_NOT_FIT_ABOVE, FITS_BELOW, fit_of
 from planner.analysis.ladder import Eased, Ladder, Rung
 from topology.base.units import format_bytes, format_chance, format_seconds
@@ -44,18 +46,22 @@ def ladder_answer(ladder: Ladder, name: str) -> Answer:
         sections=(table, *((switches,) if ladder.eased else ())),
         document=lambda: json_text(ladder.document()),
         records=tuple(rung.row() for rung in rungs),
+        exit_code=ANSWERED if ladder.last or ladder.eased else NO_FEASIBLE_PLAN,
     )
 
 
 def _headline(ladder: Ladder, what: str) -> str:
-    """The last value that fits, or that none does, and the switch that buys most."""
+    """The last value that fits with the layout that is held, or why none does, and what takes it furthest."""
     best = ladder.eased[0] if ladder.eased else None
     more = f"; {best.flag} takes it to {best.rung.value:,}" if best else ""
+    if ladder.refused:
+        return f"refused at the first {what}, {ladder.rungs[0].value:,}: {ladder.refused}{more}"
+    held = f" with {layout_words(ladder.layout)}" if ladder.layout else ""
     if ladder.last is None:
-        return f"no {what} that was tried leaves room as it is{more}"
+        return f"no {what} that was tried leaves room{held}{more}"
     if ladder.knob == "gpus":
-        return f"the fewest GPUs tried that hold it are {ladder.last.value:,}{more}"
-    return f"the largest {what} that fits is {ladder.last.value:,}{more}"
+        return f"the fewest GPUs tried that hold it are {ladder.last.value:,}{held}{more}"
+    return f"the largest {what} that fits is {ladder.last.value:,}{held}{more}"
 
 
 def _last(ladder: Ladder) -> tuple[Rung, ...]:

@@ -71,7 +71,7 @@ def _whole(line: str, assumed: list[str]) -> str:
     rest = words[words[:1] == [command] :]
     rest = with_whole_command([command, *rest])[1:] if command == "audit" else rest
     given = _given(command, rest)
-    named = _one_name(given.get("model") or "", lists=command == "sweep")
+    named = one_name(given.get("model") or "", lists=command == "sweep")
     if named != (given.get("model") or ""):
         assumed.append(named)
         words = [named if word == given["model"] else word for word in words]
@@ -115,8 +115,13 @@ def _bare(command: str, given: Mapping[str, Any]) -> Sequence[str]:
     return [str(word) for words in listed for word in words]
 
 
-def _one_name(names: str, *, lists: bool) -> str:
-    """The same names of models, each that means several as the one of the usual family."""
+def one_name(names: str, *, lists: bool = False) -> str:
+    """The same names of models, each that means several as the one of the usual family.
+
+    Args:
+        names: Of a model, or of several with commas between.
+        lists: Whether commas part names.
+    """
     from costmodel.models.catalog import model
     from topology.base.names import words
 

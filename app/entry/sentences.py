@@ -11,10 +11,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from app.entry.handed_out import is_gpu, is_model
 from app.entry.other_words import COUNTED_GPU, VALUE, command_for, flags_by_word, without_flag
+from app.entry.run_words import deadline_of, fewest_gpus, with_tokens
 from app.flags.program import known_flags
 from costmodel.kernels.precisions import TRAINING
 
@@ -43,6 +45,8 @@ AXIS: Final = re.compile(r"(tp|pp|dp|cp|ep)[-= ]?(\d+)", re.IGNORECASE)
 NUMBER: Final = re.compile(r"[1-9]\d*(?:\.\d+)?(?:[kmbt]|e\d{1,2})?", re.IGNORECASE)
 MEMORY: Final = re.compile(r"\d{2,3}\s?gi?b?", re.IGNORECASE)
 """The memory of a GPU behind its name."""
+SIZE: Final = re.compile(r".*\d[bm]", re.IGNORECASE)
+"""A word with a size of a model, behind which a number is no version."""
 _LONGEST_NAME: Final = 3
 """Words of a model's name: llama 3.1 70b."""
 NO_NAME: Final = FILLER.union(TRAINING, LENGTH, COUNTED, ("lora", "qlora"))
@@ -91,13 +95,14 @@ def command_of_sentence(words: Sequence[str]) -> str:
     asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
     texts = [text for text in texts if text and not (asks_fewest and text.lower() == "many")]
     while at < len(texts):
-        taken = _read(question, texts[at:]) or _read_flag(question, texts[at:])
-        taken = taken or _read_otherwise(question, texts[at:])
+        taken = _read_time(question, texts[at:]) or _read(question, texts[at:])
+        taken = taken or _read_flag(question, texts[at:]) or _read_otherwise(question, texts[at:])
         if not taken and not _is_left_out(texts[at]):
             return ""
         question.unread += [] if taken else [texts[at]]
         at += taken or 1
-    if question.unread and not (question.model and (question.gpus or question.nodes or question.kinds)):
+    counts = question.gpus or question.nodes or question.kinds or "--deadline" in question.flags
+    if question.unread and not (question.model and counts):
         return ""
     assumed = []
     if len(question.kinds) > 1 and not question.model:
@@ -248,6 +253,23 @@ def _read_otherwise(question: _Question, texts: Sequence[str]) -> int:
     return 0
 
 
+def _read_time(question: _Question, texts: Sequence[str]) -> int:
+    """Take a run's end (3 days, 36h); gives how many words, or 0."""
+    for length in (1, 2):
+        if len(texts) >= length and (time := deadline_of(" ".join(texts[:length]))):
+            question.flags += ["--deadline", time]
+            return length
+    return 0
+
+
+def _counts_nothing_here(after: str) -> bool:
+    """Whether a number's word is a noun in the plural that no flag counts: 3 racks."""
+    plural = after.endswith("s") and after.isalpha() and len(after) > 2
+    return (
+        plural and after not in FILLER and after not in COUNTED and not is_gpu(after) and not is_model(after)
+    )
+
+
 def _count(question: _Question, text: str, after: str) -> int:
     """Take a number: what it counts stands behind it, or it counts GPUs."""
     if after in LENGTH:
@@ -264,6 +286,8 @@ def _count(question: _Question, text: str, after: str) -> int:
     if after == "tokens":
         question.flags += ["--tokens", text]
         return 2
+    if _counts_nothing_here(after):
+        return 0
     if not text.lower().removesuffix("k").isdecimal() or question.gpus or question.nodes:
         return 0
     if COUNTED.get(after, 1):
@@ -302,6 +326,8 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
         name = "-".join(texts[:length])
         if any(part.lower() in NO_NAME for part in texts[:length]) or not is_model(name):
             continue
+        if any(SIZE.fullmatch(size) and count.isdecimal() for size, count in pairwise(texts[:length])):
+            continue  # 70b 2: a count
         question.model = name
         return length
     return 0
@@ -310,6 +336,7 @@ def _name(question: _Question, texts: Sequence[str]) -> int:
 def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: bool) -> str:
     """The command line of what was understood; what it assumes is added to `assumed`."""
     command = question.command.replace("train", "")
+    question.flags = with_tokens(question.flags, assumed)
     if command == "memory":
         adapters = [each for each in question.flags if each.startswith("--")] == ["--adapter"]
         if not (question.gpus or question.nodes or question.kinds or (question.flags and not adapters)):
@@ -328,13 +355,10 @@ def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: b
         gpus = str(int(question.nodes) * _per_node(question.kinds))
     elif not gpus and asks_fewest and fits:
         gpus = "8"  # where it does not fit, the answer names the number of GPUs that holds it
-    elif not gpus and asks_fewest:
+    elif not gpus and (asks_fewest or "--deadline" in question.flags):
         if "--adapter" in question.flags:
             return ""
-        gpus, fewest = "8..1024", ["--objective", "gpus"]
-        fewest += [] if "--tokens" in question.flags else ["--tokens", "1T"]
-        fewest += ["--deadline", "30d"]
-        assumed.append("30 days" if "--tokens" in question.flags else "1T tokens in 30 days")
+        gpus, fewest = fewest_gpus(question.model, question.kinds, question.flags, assumed)
     elif not gpus:
         assumed.append("32 GPUs")
     counted = ["--gpus", gpus or "32"]

@@ -8,13 +8,15 @@ itself, and how far the knob goes with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+from costmodel.layout import ParallelLayout
 from costmodel.memory.fit import fit_of
 from planner.plan import Plan
 from planner.pricing import capacity_of_fullest
 from planner.questions.flags import Flags
+from topology.base.decode import unstructure
 from topology.base.errors import InputError
 
 Knob = Literal["length", "microbatch", "rank", "gpus"]
@@ -76,14 +78,70 @@ class Ladder:
     last: Rung | None
     eased: tuple[Eased, ...]
 
+    @property
+    def layout(self) -> ParallelLayout | None:
+        """The layout that is held, of the last rung that fits or the first; None where all are refused."""
+        plans = [rung.plan for rung in (*([self.last] if self.last else []), *self.rungs)]
+        return next((plan.layout for plan in plans if plan), None)
+
+    @property
+    def refused(self) -> str:
+        """The law that refuses the first rung; "" where it has a price."""
+        return self.rungs[0].reason if self.rungs and self.rungs[0].plan is None else ""
+
     def document(self) -> dict[str, Any]:
         """The whole as data: what is turned, rungs, the last value that fits, and that with each switch."""
         return {
             "knob": self.knob,
+            "layout": unstructure(self.layout),
             "last_that_fits": None if self.last is None else self.last.value,
             "rungs": [rung.row() for rung in self.rungs],
             "switches": [{"flag": each.flag, **each.rung.row()} for each in self.eased],
         }
+
+
+def names_layout(flags: Flags) -> bool:
+    """Whether a question says anything of the layout that a ladder holds."""
+    return any(each.startswith("layout.") for each in flags.settings)
+
+
+def with_best(ladder: Ladder, flags: Flags, best: Plan, priced: Priced) -> Ladder:
+    """A ladder whose switches tell, too, how far the best layout of the question goes.
+
+    Args:
+        ladder: Of the layout that is held where none is named.
+        flags: The question.
+        best: Its plan.
+        priced: As for `climbed`.
+    """
+    pins = pins_of(best.layout, ladder.knob)
+    rung = _last_of(replace(flags, settings=(*flags.settings, *pins)), ladder.knob, priced) if pins else None
+    if rung is None or not _is_further(rung, ladder.last, ladder.knob):
+        return ladder
+    words = " ".join(f"--set {pin}" for pin in pins)
+    others = [each for each in ladder.eased if each.flag != words]
+    eased = sorted(
+        (Eased(flag=words, rung=rung), *others),
+        key=lambda each: each.rung.value,
+        reverse=ladder.knob != "gpus",
+    )
+    return replace(ladder, eased=tuple(eased))
+
+
+def pins_of(layout: ParallelLayout, knob: Knob) -> tuple[str, ...]:
+    """The settings that name a layout; replicas follow from the GPUs.
+
+    >>> pins_of(ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1), "length")
+    ('layout.tp=2', 'layout.pp=2', 'layout.zero_stage=1', 'layout.layers_of_stage=auto')
+    """
+    plain, kept = (
+        ParallelLayout(),
+        {"dp", "axis_order", *(("microbatch_size",) if knob == "microbatch" else ())},
+    )
+    values = {each.name: getattr(layout, each.name) for each in fields(layout) if each.name not in kept}
+    told = {name: value for name, value in values.items() if value != getattr(plain, name)}
+    told |= {"layers_of_stage": "auto"} if layout.pp > 1 else {}
+    return tuple(f"layout.{name}={str(value).lower()}" for name, value in told.items())
 
 
 def climbed(flags: Flags, knob: Knob, priced: Priced) -> Ladder:

@@ -125,6 +125,39 @@ def test_command_and_library_say_the_same(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
+def test_the_layout_is_named_and_the_best_one_is_turned_where_none_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A number of a plain layout is not taken for what the job can do: `plan` proves more."""
+    words = ["ladder", "--model", "8b", "--gpus", "8"]
+    assert run([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["layout"]["dp"] == 8
+    best = meshplan.plan("8b", gpus=8)
+    assert best.estimate.out_of_memory_chance < FITS_BELOW
+    row = next(each for each in said["switches"] if f"layout.cp={best.layout.cp} " in each["flag"])
+    assert row["value"] >= best.request.job.sequence_length
+    assert said == json.loads(json.dumps(meshplan.ladder("8b", gpus=8).document()))
+    assert run(words) == 0
+    assert " with dp 8 · ZeRO-1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--model 70b --gpus 8", "no sequence length that was tried leaves room with dp 8"),
+        (
+            "--model gemma-4-31b --gpus 8 --set layout.tp=8",
+            "refused at the first sequence length, 1,024: num_key_value",
+        ),
+    ],
+)
+def test_a_ladder_without_a_rung_is_a_no(words: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the exit code of `plan`, and the law where one refuses."""
+    assert run(["ladder", *words.split()]) == 1
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
 def test_an_unknown_knob_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """With the nearest."""
     assert run(["ladder", "--model", "8b", "--gpus", "8", "--knob", "lenght"]) == 2
