@@ -28,7 +28,9 @@ def test_another_version_of_a_family_is_another_model(name: str, near: str) -> N
     assert refused.value.suggestions == (near,)
 
 
-@pytest.mark.parametrize("name", ["SmolLM-1.7B", "HuggingFaceTB/SmolLM-360M-Instruct", "internlm-7b", "OLMo-1B"])
+@pytest.mark.parametrize(
+    "name", ["SmolLM-1.7B", "HuggingFaceTB/SmolLM-360M-Instruct", "internlm-7b", "OLMo-1B"]
+)
 def test_a_first_release_is_not_the_later_one_of_its_size(name: str) -> None:
     """Nor by the short name of a command line: its shape is another, and the error names the near one."""
     for find in (listed_model, published_model):
