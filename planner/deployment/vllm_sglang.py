@@ -261,7 +261,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     )
     words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max_num_tokens", str(pool.token_budget)]
-    words += ["--max_seq_len", str(longest_request(plan))]
+    words += ["--max_seq_len", str(plan.request.longest)]
     words += _memory("--kv_cache_free_gpu_memory_fraction", plan)
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
@@ -378,9 +378,3 @@ def _drafted_by_sglang(plan: ServingPlan) -> list[str]:
     if job.drafter:
         words += ["--speculative-num-steps", str(job.draft_tokens), "--speculative-eagle-topk", "1"]
     return [*words, "--speculative-num-draft-tokens", str(job.draft_tokens + 1)]
-
-
-def longest_request(plan: ServingPlan) -> int:
-    """Longest request that TensorRT-LLM must hold, in tokens: it sizes its buffers by them."""
-    job = plan.request.job
-    return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1

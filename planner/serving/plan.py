@@ -64,6 +64,20 @@ class ServingRequest:
     host_cache_bytes: float = 0.0
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest request, with room for the one after it."""
+        job = self.job
+        return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1
+
+    @property
+    def told_length(self) -> int | None:
+        """The longest request that servers are told to take; None where that is what their cache holds.
+
+        TensorRT-LLM sizes its buffers by it, and takes no word for what the cache holds.
+        """
+        return self.longest if self.engine == "trtllm" else None
+
+    @property
     def machine_gpus(self) -> int:
         """GPUs that are had together: those of the machine that is rented, or one."""
         return self.offer.gpus if self.offer is not None else 1
