@@ -74,7 +74,8 @@ def test_what_a_plan_holds_besides_is_in_its_prediction(more: LoadWords) -> None
 def test_a_plan_names_the_longest_request_that_its_own_command_does(engine: str) -> None:
     """TensorRT-LLM is told one; vLLM and SGLang take what the cache or the model holds."""
     words = LoadWords(gpu="h200-sxm", gpus=1, concurrency=4, input=1000, output=100, mode="aggregated")
-    plan = meshplan.serve("8b", engine=engine, weights="bf16", **words)
+    words |= LoadWords(engine=engine, weights="bf16")
+    plan = meshplan.serve("8b", **words)
     texts = {"serve.sh": " ".join(engine_words(plan, plan.decode, ""))}
     audited = judged(read_texts(texts), texts, {}, LOAD, {}, gpu="h200-sxm", compares=False)
     predicted = predicted_plan(serving_from_json(serving_to_json(plan)), LOAD, "plan.json")
