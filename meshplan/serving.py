@@ -23,7 +23,7 @@ from planner.questions.words import (
     setting_words,
     text_of,
 )
-from planner.serving.plan import ServingPlan
+from planner.serving.plan import ServingPlan, is_serving_plan, serving_from_json
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.files import read_text
 
@@ -112,7 +112,7 @@ def predict(
     """What a given server does under a load, as `plan serve --predict` says it.
 
     Args:
-        server: a script that starts it, several files, or a plan.
+        server: a script that starts it, several files, or a plan: a value, or the path of its JSON.
         words: its load (`rate`, `concurrency` or `trace`, lengths, limits), and the `gpu` no file names.
 
     Raises:
@@ -128,11 +128,15 @@ def predict(
             fix="change the files, or the plan",
         )
     flags = _flags(None, given)
-    if isinstance(server, ServingPlan):
-        audit = predicted_plan(server, flags, "plan.json")
-    else:
+    texts: dict[str, str] = {}
+    if not isinstance(server, ServingPlan):
         paths = [server] if isinstance(server, (str, Path)) else list(server)
         texts = {str(path): read_text(Path(path)) for path in paths}
+        if len(texts) == 1 and is_serving_plan(text := next(iter(texts.values()))):
+            server = serving_from_json(text, str(paths[0]))
+    if isinstance(server, ServingPlan):
+        audit = predicted_plan(server, flags, next(iter(texts), "plan.json"))
+    else:
         reading = read_texts(texts)
         audit = judged(reading, texts, {}, flags, {}, gpu=flags.gpu, compares=False)
     if audit.missing:

@@ -716,9 +716,13 @@ def _server_form() -> Record:
         )
     )
     tcp = Record({"first_token_s": float | None, "requests_per_s": float, "busy": float})
+    limits = Record(
+        {**dict.fromkeys(("ttft_s", "tpot_s", "end_to_end_s"), float | None), "percentile": float}
+    )
     predicted = Record(
         {
             "requests_per_s": float,
+            "limits": nullable(limits),
             "mean_ttft_s": float,
             "mean_tpot_s": float,
             "broken": str,

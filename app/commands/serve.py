@@ -266,7 +266,7 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
     from planner.audit.read import read_texts
     from planner.audit.serving.texts import judged, predicted_plan
     from planner.questions.flags import FLAG_OF_FIELD
-    from planner.serving.plan import serving_from_json
+    from planner.serving.plan import is_serving_plan, serving_from_json
     from topology.base.errors import InputError
     from topology.base.files import read_text
 
@@ -279,7 +279,7 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
             fix="leave it out, or change the files that start the server",
         )
     texts = {str(path): read_text(path) for path in paths}
-    if len(texts) == 1 and is_plan(text := next(iter(texts.values()))):
+    if len(texts) == 1 and is_serving_plan(text := next(iter(texts.values()))):
         name = next(iter(texts))
         return server_answer(predicted_plan(serving_from_json(text, name), flags, name))
     if not (flags.rate or flags.concurrency or flags.trace):
@@ -298,11 +298,6 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
     return server_answer(
         judged(reading, texts, {}, flags, {}, model=flags.model, gpu=flags.gpu, compares=False)
     )
-
-
-def is_plan(text: str) -> bool:
-    """Whether a text is what `plan serve --json` writes."""
-    return text.lstrip().startswith("{") and '"schema_version"' in text and '"decode"' in text
 
 
 def _policy(start_up: str | None) -> ScalingPolicy:

@@ -304,6 +304,22 @@ def uncompared_note(model: ModelSpec) -> str:
     )
 
 
+def hub_checkpoint(model: ModelSpec) -> str:
+    """Name on the Hugging Face hub of the checkpoint that a server of a model loads; "" where none is known.
+
+    A catalogued model names it where its configuration was read elsewhere, or of a base that has a tuned one.
+
+    >>> hub_checkpoint(listed_model("qwen3-32b")), hub_checkpoint(listed_model("gemma-3-27b"))
+    ('Qwen/Qwen3-32B', 'google/gemma-3-27b-it')
+    """
+    if model.name in _texts("models"):
+        entry = _parsed("models", model.name)
+        if "checkpoint" in entry and entry["source"] == model.source:
+            return str(entry["checkpoint"])
+    stated = re.fullmatch(rf"{_HUB}([\w.-]+/[\w.-]+)(?: \(.*\))?", model.source)
+    return stated[1] if stated else ""
+
+
 def traced_as(name: str) -> str:
     """How a model is named that a library builds and the catalog does not describe; "" of any other name.
 
@@ -399,6 +415,7 @@ def _entry(name: str) -> ModelSpec:
 
     entry, where = dict(_parsed("models", name)), f"model {name} in {_FILE.name}"
     family, families = entry.pop("family", None), _texts("families")
+    entry.pop("checkpoint", None)  # what serves it, not what it is: `hub_checkpoint`
     if family not in families:
         cause = "missing key family" if family is None else f"family = {shown(family)} is none of the file's"
         raise InputError(f"{where} cannot be read", cause, f"give it as family one of {', '.join(families)}")

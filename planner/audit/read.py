@@ -37,7 +37,7 @@ from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
-from topology.base.decode import json_value
+from topology.base.decode import SERVING_COMMAND, is_serving_document, json_value
 from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
@@ -402,12 +402,16 @@ def _refuse_answer(path: str, text: str) -> None:
         document = json_value(text)
     except (ValueError, RecursionError):
         return
+    if is_serving_document(document):
+        raise InputError(
+            what=f"{path} is a plan of plan serve, not what starts a server",
+            cause=f"it has {', '.join(sorted(_ANSWER_KEYS))}, which `{SERVING_COMMAND}` writes",
+            fix=f"see what it does under a load: `plan serve --predict {path}`, with no other file",
+        )
     if isinstance(document, dict) and document.keys() >= _ANSWER_KEYS:
         raise InputError(
             what=f"{path} is a plan of meshplan, not a job of another engine",
-            cause="it has "
-            + ", ".join(sorted(_ANSWER_KEYS))
-            + ", which plan --json and plan serve --json write",
+            cause=f"it has {', '.join(sorted(_ANSWER_KEYS))}, which plan --json writes",
             fix=f"check it with `plan verify {path}`, or audit the files that `plan export {path}` writes",
         )
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.deployment.placement import PlacedWorker, nodes_of, servers_of
-from planner.deployment.vllm_sglang import balance, longest_request, served_checkpoint
+from planner.deployment.vllm_sglang import balance, served_checkpoint
 from planner.engines.quoting import single_line, yaml
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.errors import InputError
@@ -90,7 +90,7 @@ def model_yaml(plan: ServingPlan, pool: PoolPlan) -> dict[str, Any]:
         **({"attention_dp_config": waits} if (waits := balance(pool)) else {}),
         "max_batch_size": -(-pool.max_batch // layout.attention_dp),
         "max_num_tokens": pool.token_budget,
-        "max_seq_len": longest_request(plan),
+        "max_seq_len": plan.request.longest,
         **cache,
         "triton_config": {"max_batch_size": 0, "decoupled": True},
     }

@@ -13,7 +13,7 @@ import json
 import shlex
 from dataclasses import replace
 
-from costmodel.models.catalog import listed_model
+from costmodel.models.catalog import hub_checkpoint, listed_model, model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.parallel.divisions import EXPERTS
 from costmodel.serving.adapters import buffer_rank
@@ -28,7 +28,6 @@ from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.units import GB, GIB, format_bytes
 from topology.hardware.datasheets import sheet_named
 
-HUB = "https://huggingface.co/"
 _AT_LOAD = ("vllm", "sglang")
 """Engines that quantise a bf16 checkpoint to fp8 while they load it (`--quantization fp8`)."""
 _NIXL = {"kv_connector": "NixlConnector"}
@@ -119,23 +118,30 @@ def _environment(plan: ServingPlan, server: PlacedWorker, host: str) -> list[str
 
 
 def checkpoint(model: ModelSpec) -> str:
-    """Name of the checkpoint on the Hugging Face hub, when the catalog knows it.
+    """Name of the checkpoint on the Hugging Face hub, when the catalog knows it; else the model's.
 
     >>> from costmodel.models.catalog import model
     >>> checkpoint(model("qwen3-32b"))
     'Qwen/Qwen3-32B'
     """
-    return model.source.removeprefix(HUB) if model.source.startswith(HUB) else model.name
+    return hub_checkpoint(model) or model.name
+
+
+def _is_named(model: ModelSpec) -> bool:
+    """Whether a server can be told what to load: not of a catalogued model without a checkpoint of a hub."""
+    return bool(hub_checkpoint(model)) or model.name not in model_names()
 
 
 def served_checkpoint(plan: ServingPlan) -> str:
     """The checkpoint to serve: the published one, or a placeholder for one in the plan's precision.
 
-    Only fp8 can be made of a bf16 checkpoint while it is loaded; other formats are quantised beforehand.
+    Only fp8 can be made of a bf16 checkpoint while it is loaded; other formats are quantised beforehand. No
+    checkpoint is named of a model that no hub has.
     """
     name = checkpoint(plan.request.model)
     as_published = plan.weights == published_weights(plan.request.model)
-    return name if as_published or _at_load(plan) else f"<{_FORMATS[plan.weights]} checkpoint of {name}>"
+    known = _is_named(plan.request.model) and (as_published or _at_load(plan))
+    return name if known else f"<{_FORMATS[plan.weights]} checkpoint of {name}>"
 
 
 def _at_load(plan: ServingPlan) -> bool:
@@ -165,9 +171,9 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
         result.append(f"{len(servers)} servers: --save-dir DIR writes a script for every node")
     if served_checkpoint(plan).startswith("<"):
         placeholder = served_checkpoint(plan)
-        result.append(
-            f"put a checkpoint in place of {placeholder}: the published weights have another format"
-        )
+        known = _is_named(plan.request.model)
+        why = "the published weights have another format" if known else "none is known here by name"
+        result.append(f"put a checkpoint in place of {placeholder}: {why}")
     if (head := drafter_checkpoint(plan)).startswith("<"):
         result.append(f"put a drafter that was trained for the model in place of {head}")
     if host := plan.request.host_cache_bytes:
@@ -255,7 +261,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     )
     words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max_num_tokens", str(pool.token_budget)]
-    words += ["--max_seq_len", str(longest_request(plan))]
+    words += ["--max_seq_len", str(plan.request.longest)]
     words += _memory("--kv_cache_free_gpu_memory_fraction", plan)
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
@@ -333,7 +339,8 @@ def drafter_checkpoint(plan: ServingPlan) -> str:
         return ""
     if job.drafter == "eagle3":
         return f"<EAGLE-3 head of {checkpoint(plan.request.model)}>"
-    return checkpoint(listed_model(job.drafter))
+    drafter = listed_model(job.drafter)
+    return checkpoint(drafter) if _is_named(drafter) else f"<checkpoint of {drafter.name}>"
 
 
 def _adapted(plan: ServingPlan, slots: str) -> list[str]:
@@ -371,9 +378,3 @@ def _drafted_by_sglang(plan: ServingPlan) -> list[str]:
     if job.drafter:
         words += ["--speculative-num-steps", str(job.draft_tokens), "--speculative-eagle-topk", "1"]
     return [*words, "--speculative-num-draft-tokens", str(job.draft_tokens + 1)]
-
-
-def longest_request(plan: ServingPlan) -> int:
-    """Longest request that TensorRT-LLM must hold, in tokens: it sizes its buffers by them."""
-    job = plan.request.job
-    return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1

@@ -69,8 +69,8 @@ def plan_of_fleet(
         mode="disaggregated" if run.prefill else "aggregated",
         weights=deployment.weights,
         kv_dtype=deployment.kv_dtype,
-        decode=_pool(run.decode, run.decode_workers + spare),
-        prefill=_pool(run.prefill, run.prefill_workers + spare) if run.prefill else None,
+        decode=_pool(request, run.decode, run.decode_workers + spare),
+        prefill=_pool(request, run.prefill, run.prefill_workers + spare) if run.prefill else None,
         num_gpus=run.num_gpus,
         idle_gpus=rented - run.num_gpus,
         gpus_per_node=hierarchy.gpus_per_host,
@@ -204,15 +204,15 @@ def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | N
     return CachedPrompts(router=request.router, found=run.hits.rate, on_hosts=run.hits.host_rate)
 
 
-def _pool(option: Option, workers: int) -> PoolPlan:
+def _pool(request: ServingRequest, option: Option, workers: int) -> PoolPlan:
     """The pool of one kind of worker; its memory is the one from which its cache was counted."""
     rules, deployment = option.rules, option.deployment
     held = held_cache(
         deployment,
         token_budget=rules.token_budget,
         max_batch=option.sampled,
-        longest=deployment.model.max_sequence_length,
-        shortens=True,
+        longest=request.told_length or deployment.model.max_sequence_length,
+        shortens=request.told_length is None,
     )
     return PoolPlan(
         layout=deployment.layout,

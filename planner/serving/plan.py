@@ -19,7 +19,7 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Router
 from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
-from topology.base.decode import document_of, structure, unstructure
+from topology.base.decode import SERVING_COMMAND, document_of, structure, unstructure
 from topology.base.units import GIB
 from topology.hardware.offers import Offer
 
@@ -62,6 +62,20 @@ class ServingRequest:
     spare: int = 0
     router: Router = ""
     host_cache_bytes: float = 0.0
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, with room for the one after it."""
+        job = self.job
+        return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1
+
+    @property
+    def told_length(self) -> int | None:
+        """The longest request that servers are told to take; None where that is what their cache holds.
+
+        TensorRT-LLM sizes its buffers by it, and takes no word for what the cache holds.
+        """
+        return self.longest if self.engine == "trtllm" else None
 
     @property
     def machine_gpus(self) -> int:
@@ -456,9 +470,14 @@ def start_keys(plan: ServingPlan) -> dict[str, Any]:
     }
 
 
+def is_serving_plan(text: str) -> bool:
+    """Whether a text is what `plan serve --json` writes."""
+    return text.lstrip().startswith("{") and '"schema_version"' in text and '"decode"' in text
+
+
 def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
-    data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
+    data = document_of(text, where, version=SCHEMA_VERSION, command=SERVING_COMMAND)
     if isinstance(pool := data.get("decode"), dict):  # older files say it of the decode pool here alone
         for name, key in (("cache_tokens", "kv_cache_tokens"), ("longest_context", "longest_context")):
             pool.setdefault(name, data.get(key) or 0)

@@ -49,6 +49,16 @@ def structure(data: object, as_type: type[T], where: str) -> T:
         raise InputError(f"{where} does not describe a {_in_words(as_type)}", cause, fix) from None
 
 
+SERVING_COMMAND = "plan serve --json"
+_OF_SERVING = ("request", "mode", "decode")
+"""Keys of a document that `SERVING_COMMAND` writes, and no other command."""
+
+
+def is_serving_document(data: object) -> bool:
+    """Whether a JSON document is a plan of servers."""
+    return isinstance(data, dict) and data.keys() >= {*_OF_SERVING}
+
+
 def document_of(
     text: str,
     where: str,
@@ -77,6 +87,12 @@ def document_of(
             what=f"{where} was not written by `{command}`",
             cause="it has no schema_version",
             fix=f"pass a file written by `{command}`",
+        )
+    if command != SERVING_COMMAND and is_serving_document(data):
+        raise InputError(
+            what=f"{where} is a plan of plan serve, not of training",
+            cause=f"it has {', '.join(_OF_SERVING)}, which `{SERVING_COMMAND}` writes",
+            fix=f"see what it does under a load: `plan serve --predict {where}`",
         )
     if isinstance(document, int) and document in (upgrades or {}):
         return {**(upgrades or {})[document](data), "schema_version": version}

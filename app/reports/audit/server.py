@@ -110,15 +110,35 @@ def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
     now = running.plan.estimate
     first, each = _times(now.ttft.p50_s, now.tpot.p50_s)
     carried = f"{running.requests_per_s:.3g} requests/s"
+    kept = _kept_limits(running)
     times = f"first token {first} ({_first_band(running)}), {each} a token ({_band(now.tpot)})"
     if load.load.flags.rate:
-        yield "predicted", f"carries {carried}; under {_load_words(load)} {times}"
+        yield "predicted", f"carries {carried}{kept}; under {_load_words(load)} {times}"
     else:
         yield "predicted", f"{carried}, {times}, under {_load_words(load)}"
     if running.over_tcp is not None:
         links = f"over TCP, to which NIXL and UCX fall back, {_over_links(*running.over_tcp)}"
         named = "name the RDMA device (--disaggregation-ib-device, UCX_NET_DEVICES)"
         yield "caches", f"no file names what they travel over; {links}: {named}"
+
+
+_LIMITED = {"ttft_s": "to the first token", "tpot_s": "a token", "end_to_end_s": "a request"}
+
+
+def _kept_limits(running: RunningServer) -> str:
+    """The limits within which a rate is carried; one without any is what the server computes."""
+    limits = limits_of(running)
+    if limits is None:
+        return " (no limits given)"
+    words = [f"{format_seconds(limits[key])} {what}" for key, what in _LIMITED.items() if limits[key]]
+    return f" within {' and '.join(words)} (p{limits['percentile']:g})"
+
+
+def limits_of(running: RunningServer) -> dict[str, Any] | None:
+    """The limits of latencies that a load has, and at which percentile; None of one without any."""
+    job = running.plan.request.job
+    limits = {key: getattr(job, key) for key in _LIMITED}
+    return {**limits, "percentile": job.percentile} if any(limits.values()) else None
 
 
 def _over_links(slow: OverTcp, fast: OverTcp) -> str:
@@ -240,7 +260,7 @@ def _requests(running: RunningServer, title: str, *, of_rate: str | None) -> Tab
         f"{estimate.request_rate_per_s:.3g} requests/s, {estimate.output_tokens_per_s:,.0f} output tokens/s; "
         f"cache {estimate.kv_used_share:.0%} used at the peak, {simulation.preemptions} preemptions; "
         f"all served after {format_seconds(simulation.makespan_s)}"
-        + (f"; it carries {running.requests_per_s:.3g} requests/s" if of_rate else "")
+        + (f"; it carries {running.requests_per_s:.3g} requests/s{_kept_limits(running)}" if of_rate else "")
         + (f"; {running.broken}" if running.broken else "")
     )
     columns = ("", "mean", *(f"p{percentile}" for percentile in PERCENTILES))
@@ -439,6 +459,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         if audit.running is None
         else {
             "requests_per_s": audit.running.requests_per_s,
+            "limits": limits_of(audit.running),
             "mean_ttft_s": audit.running.ttft_s,
             "mean_tpot_s": audit.running.tpot_s,
             "broken": audit.running.broken,

@@ -40,6 +40,8 @@ _MOVES = "cache_transceiver_config"
 """What TensorRT-LLM's workers of two pools are told, and others are not."""
 _PORT = re.compile(r"(?<!\d)(\d{4,5})(?!\d)")
 _DEFAULT_PORTS = {"vLLM": 8000, "SGLang": 30000, "TensorRT-LLM": 8000}
+REPLICAS = ("replicas", "replica_count")
+"""Keys of how many of a pod a manifest or the values of a chart ask for."""
 _LABELS = ("type", "name", "role", "pool", "component", "component_type", "sub_component_type")
 
 
@@ -100,11 +102,11 @@ def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[P
     launches: list[PoolLaunch] = []
     silent: list[PoolLaunch] = []
     for name, text in texts.items():
-        started, settings = _servers(name, text, given, beside)
+        started, settings = servers_of_text(name, text, given, beside)
         counts = Counter(launch.line for launch, _ in started)
         for launch, command in {launch.line: (launch, command) for launch, command in started}.values():
-            above, copies = _above(settings, launch.line) if settings else ((), 1)
-            phase = _phase(launch, command, above, Path(name).name, ports, moves=moves)
+            outside, copies = above(settings, launch.line) if settings else ((), 1)
+            phase = _phase(launch, command, outside, Path(name).name, ports, moves=moves)
             workers = counts[launch.line] * copies
             pool = PoolLaunch(
                 phase=phase or "", workers=workers, file=name, line=launch.line, options=_options(launch)
@@ -126,7 +128,7 @@ def _as_many_as_routed(launches: Sequence[PoolLaunch], ports: Mapping[int, str])
         yield replace(launch, workers=max(launch.workers, routed)) if alone else launch
 
 
-def _servers(
+def servers_of_text(
     name: str, text: str, given: Mapping[str, str], beside: Mapping[str, str]
 ) -> tuple[list[tuple[Launch, Started]], list[Setting]]:
     """Servers of a script or a manifest with their commands, and the settings of the manifest."""
@@ -143,13 +145,13 @@ def _servers(
     return servers_started(script_of(settings), given, {}), settings
 
 
-def _above(settings: Sequence[Setting], line: int) -> tuple[tuple[Setting, ...], int]:
+def above(settings: Sequence[Setting], line: int) -> tuple[tuple[Setting, ...], int]:
     """Keys and labels of a manifest that hold for the command of a line, and its replicas."""
     command = min(settings, key=lambda setting: (abs(setting.line - line), -len(setting.name)))
     around = [
         s for s in settings if command.name.startswith(f"{s.name.rpartition('.')[0]}.") or "." not in s.name
     ]
-    counts = [s for s in around if s.path[-1] == "replicas" and whole_or_none(s.value)]
+    counts = [s for s in around if s.path[-1] in REPLICAS and whole_or_none(s.value)]
     before = [s for s in counts if s.line <= line]
     chosen = before[-1] if before else next(iter(counts), None)
     labels = [s for s in settings if s.path[-1] in _LABELS and s.line <= line][-4:]
@@ -185,7 +187,7 @@ def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
 def _phase(
     launch: Launch,
     command: Started,
-    above: Sequence[Setting],
+    outside: Sequence[Setting],
     file: str,
     ports: Mapping[int, str],
     *,
@@ -197,7 +199,7 @@ def _phase(
     for text in roles:
         if (phase := _named(text)) is not None:
             return phase
-    names = (*(f"{s.name} {s.value}" if i == 0 else str(s.value) for i, s in enumerate(above)), file)
+    names = (*(f"{s.name} {s.value}" if i == 0 else str(s.value) for i, s in enumerate(outside)), file)
     options = " ".join(_options(launch))
     transfers = bool(roles) or (moves and _named(options) is not None)
     transfers |= any("disagg" in word.text.lower() for word in command.words)

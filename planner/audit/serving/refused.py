@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from costmodel.models.catalog import hub_checkpoint
 from costmodel.parallel.divisions import HEADS
 from planner.audit.serving.server import Server
 
@@ -60,7 +61,7 @@ def _beyond_positions(server: Server) -> Iterator[tuple[str, str]]:
     positions, longest, how = server.model.max_sequence_length, server.longest, _STRETCHES.get(server.engine)
     if how is None or longest is None or longest <= positions or server.stretches:
         return
-    tail = server.model.source.lower().rpartition("/")[2]
+    tail = hub_checkpoint(server.model).lower().rpartition("/")[2]
     if not tail or _FORMAT.sub("", server.checkpoint.lower().rpartition("/")[2]) != _FORMAT.sub("", tail):
         return
     yield (

@@ -10,9 +10,10 @@ from costmodel.kernels.tables import load_calibration
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading, read_texts
 from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
+from planner.audit.serving.copies import with_copies
 from planner.audit.serving.load import is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
-from planner.audit.serving.server import planned_server, server_of
+from planner.audit.serving.server import Server, planned_server, server_of
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
@@ -62,6 +63,8 @@ def judged(
     if isinstance(pools, Pools):
         return audited_pools(load_calibration(), reading, pools, loads)
     server = pools or server_of(reading, model=model, gpu=gpu)
+    if isinstance(server, Server):
+        server = with_copies(server, texts, given)
     return audited_server(load_calibration(), reading, server, loads)
 
 

@@ -68,3 +68,15 @@ def test_what_a_plan_holds_besides_is_in_its_prediction(more: LoadWords) -> None
     (judged,) = audit.loads
     assert judged.running is not None
     assert judged.running.requests_per_s == pytest.approx(plan.estimate.request_rate_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_plan_names_the_longest_request_that_its_own_command_does(engine: str) -> None:
+    """TensorRT-LLM is told one; vLLM and SGLang take what the cache or the model holds."""
+    words = LoadWords(gpu="h200-sxm", gpus=1, concurrency=4, input=1000, output=100, mode="aggregated")
+    words |= LoadWords(engine=engine, weights="bf16")
+    plan = meshplan.serve("8b", **words)
+    texts = {"serve.sh": " ".join(engine_words(plan, plan.decode, ""))}
+    audited = judged(read_texts(texts), texts, {}, LOAD, {}, gpu="h200-sxm", compares=False)
+    predicted = predicted_plan(serving_from_json(serving_to_json(plan)), LOAD, "plan.json")
+    assert keys_of_start(audited.start) == keys_of_start(predicted.start) == start_keys(plan)
