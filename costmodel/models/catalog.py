@@ -210,6 +210,8 @@ def _resembling(name: str) -> str:
         )
     known: list[str] = []
     for spelling in spellings(name):
+        if _KINDS.issuperset(words(spelling.text)):
+            continue
         if not (spelling.undated and _has_releases(spelling.text)) and not _tells_apart(name, spelling.text):
             known = [each for each in matches(spelling.text, model_names()) if _agrees(spelling.text, each)]
             known = [each for each in known if not _SEEING & (set(words(each)) - set(words(name)))]
@@ -245,6 +247,8 @@ def _tells_apart(name: str, text: str) -> bool:
     return any(dropped & set(words(each)) for each in related)
 
 
+_KINDS = frozenset({"moe", "dense", "hybrid"})
+"""Words that say what kind a model is, not which."""
 _SEEING = frozenset({"vl"})
 """Words of models that also see; Qwen3-235B is no shorter name of Qwen3-VL-235B."""
 SUGGESTED = 5

@@ -21,7 +21,7 @@ from planner.audit.read import Reading
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
-from topology.base.errors import InputError, shown
+from topology.base.errors import InputError, UnknownNameError, shown
 from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
@@ -328,9 +328,20 @@ def _weights(facts: JobFacts, named: str, model: ModelSpec, assumed: list[str]) 
         None,
     )
     if known is None:
-        known = checkpoint_weights(named) if named else published_weights(model) or "bf16"
-        assumed.append(f"weights are {known}, by the name of the checkpoint")
+        by_name = _weights_of_name(named)
+        known = by_name or published_weights(model) or "bf16"
+        assumed.append(
+            f"weights are {known}, by the {'name' if by_name else 'configuration'} of the checkpoint"
+        )
     return known
+
+
+def _weights_of_name(named: str) -> Weights | None:
+    """Precision by the name of a checkpoint; None of one that is in no catalog."""
+    try:
+        return checkpoint_weights(named) if named else None
+    except UnknownNameError:
+        return None
 
 
 def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[int, int]:
