@@ -187,7 +187,7 @@ def _pipeline(facts: JobFacts, _: Family) -> None:
     if "layout.schedule" in facts.by_field:
         fact = facts.by_field.pop("layout.schedule")
         if schedule is not None:
-            facts.put("layout.schedule", schedule, "stated", fact.source)
+            facts.put("layout.schedule", schedule, fact.how, fact.source)
             _place(facts, "layout.schedule", fact.line, fact.file)
     if (facts.count("layout.virtual_stages") or 1) > 1:
         facts.put(

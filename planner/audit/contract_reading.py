@@ -331,6 +331,8 @@ def words_between(
     if after["layout.pp"] == 1:
         gone += tuple(name for name in _of_stages(contract) if name in stated and name not in {*new, *gone})
     gone += tuple(name for name in _in_the_way(contract, given, changed, gone) if name not in sizes)
+    held = file_spellings(replace(reading, settings=tuple(each for each in reading.settings if each.file)))
+    gone = tuple(name for name in gone if name in held)  # nobody takes away a word that no file has
     if keeps_numerics and _trains_otherwise(contract, given, changed, gone):
         return {}, ()
     return changed, gone

@@ -127,8 +127,13 @@ class JobFacts:
             )
 
     def take(self, name: str, value: Any, word: str) -> None:
-        """Add a fact that another one states, with its words and place, unless something is known."""
-        self.put(name, value, "stated", self.by_field[word].source, like=word)
+        """Add a fact that another one states, with its words and place, unless something is known.
+
+        What a published default states is one too.
+        """
+        base = self.by_field[word]
+        how: How = "default" if base.how == "default" else "stated"
+        self.put(name, value, how, base.source, like=word)
 
     def stated(self, name: str) -> bool:
         """Whether a word of the file says it."""

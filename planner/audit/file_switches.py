@@ -67,7 +67,11 @@ def _fact(name: str, value: str, settings: list[Setting]) -> JobFact:
     source = " ".join(
         str(part) for setting in settings for part in (setting.name, setting.value, *setting.more)
     )
-    return JobFact(name=name, value=value, line=first.line, source=source, file=first.file, word=first.name)
+    published = first.how if not first.file else ""
+    return JobFact(
+        name=name, value=value, how="default" if published else "stated", line=first.line,
+        source=f"{source} ({published})" if published else source, file=first.file, word=first.name,
+    )  # fmt: skip
 
 
 def kept_switches(reading: Reading, request: PlanRequest) -> dict[str, str]:

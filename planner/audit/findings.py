@@ -63,8 +63,8 @@ def _known(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Find
     if not reading.presumed:
         yield from _of_words(reading, job, cluster)
         return
-    said = _of_words(without_presumed(reading), job, cluster)
-    sure = {finding.rule for finding in said if finding.kind == "illegal"}
+    settled = _of_words(without_presumed(reading), job, cluster)
+    sure = {finding.rule for finding in settled if finding.kind == "illegal"}
     for finding in _of_words(reading, job, cluster):
         rests = finding.kind == "illegal" and finding.rule not in sure
         yield replace(finding, kind="unpriced", fix="") if rests else finding

@@ -263,7 +263,20 @@ def spelled_name(reading: Reading, field: str) -> str:
     word = word_for(reading, field if "." in field else f"layout.{field}")
     if not word:
         return field.rpartition(".")[2]
+    if reading.commanded or _kind_of_file(reading) in _COMMANDS:
+        word = _with_table(reading, word)
     return re.split(r"[:= ]+(?=\S*$)", _styled(reading, f"{word} 1"))[0]
+
+
+def _with_table(reading: Reading, word: str) -> str:
+    """A flag that the files do not have, with the table that its engine wants before it."""
+    contract = CONTRACTS.get(reading.family.engine)
+    if contract is None or "." in word or reading.family.recipes:
+        return word
+    if any(".".join(setting.path) == word for setting in reading.settings):
+        return word
+    of_tables = (name for name in contract.words if not name.startswith("-") and "." in name)
+    return next((name for name in of_tables if name.rpartition(".")[2] == word), word)
 
 
 def spelled_names(reading: Reading, spellings: Mapping[str, str], text: str) -> str:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
 from app.reports.audit.summary import summary_of
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, audited
-from planner.audit.read import read_texts
+from planner.audit.changes import running_of
+from planner.audit.contract_reading import words_between
+from planner.audit.findings import findings_of
+from planner.audit.job import Job, audited_job
+from planner.audit.presumed import with_published
+from planner.audit.published import PUBLISHED
+from planner.audit.read import Reading, read_texts
+from planner.audit.spelling import spelled_name
 from planner.questions.flags import Flags
 
 
@@ -219,3 +228,43 @@ def test_what_an_absent_configuration_states_is_not_made_up(script: str, says: s
     audit = audited(read_texts({"run.sh": f"{script}\n"}), flags, load_calibration())
     assert audit.predicted is None
     assert audit.job.missing[0].startswith(says)
+
+
+def _of_titan(config: str, words: str = "") -> Reading:
+    """A launch that names a configuration of torchtitan, with what it publishes under that name."""
+    return with_published(read_texts({"run.sh": f"NGPU=8 MODULE=x CONFIG={config} ./run_train.sh {words}"}))
+
+
+def test_what_torchtitan_publishes_is_no_finding() -> None:
+    """The user wrote none of its words: nothing of them contradicts what the user wrote."""
+    with PUBLISHED.open(newline="", encoding="utf-8") as file:
+        names = {row["config"] for row in csv.DictReader(file) if row["engine"] == "torchtitan"}
+    assert {name: found for name in names if (found := findings_of(_of_titan(name), Job(), None))} == {}
+
+
+SCHEDULE = "parallelism.pipeline_parallel_schedule"
+
+
+@pytest.mark.parametrize(
+    ("words", "gone", "rules"),
+    [("", (), set()), (f"--{SCHEDULE} Interleaved1F1B", (SCHEDULE,), {"schedule"})],
+)
+def test_no_word_is_taken_away_that_no_file_has(words: str, gone: tuple[str, ...], rules: set[str]) -> None:
+    """deepseek_v3_16b is published with a schedule and no pipeline; the same word of a user is advised against."""
+    reading = _of_titan("deepseek_v3_16b", words)
+    job = audited_job(reading, Flags(gpu="h100-sxm"))
+    now = running_of(reading, job, load_calibration())
+    assert now is not None
+    between = words_between(reading, now.facts, {**now.facts, "layout.recompute": "full"})
+    assert between is not None
+    assert between[1] == gone
+    assert {finding.rule for finding in findings_of(reading, job, None)} == rules
+
+
+def test_a_flag_that_no_file_has_is_named_with_its_table() -> None:
+    """A launch of torchtitan takes no ``--pipeline_parallel_degree``."""
+    reading = _of_titan("llama3_8b", "--parallelism.tensor_parallel_degree 2")
+    assert [spelled_name(reading, name) for name in ("tp", "pp")] == [
+        "--parallelism.tensor_parallel_degree",
+        "--parallelism.pipeline_parallel_degree",
+    ]
