@@ -16,7 +16,7 @@ from costmodel.updates.adapters import Adapter, AdapterKind, AdapterTarget, Base
 from planner.audit.facts import SKIPPED_PARTS, tables_switched_off
 from planner.formats.python_config import CLASS
 from planner.formats.settings import NOT_KNOWN, Setting, number, truth_of, whole_or_none
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened
 
 _OF_PROGRAMS = (
     "peft_config.__class__", "lora_config.__class__", "config.__class__", "model.fast_language_model",
@@ -223,7 +223,7 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     if "lora_module_name" in given and "only_optimize_lora" not in given:
         assumed.append("embeddings and norms as frozen: without only_optimize_lora they are trained too")
     if modules and not _ALL.search(modules):
-        assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {modules[:40]} is stated")
+        assumed.append(f"an adapter on every matrix of {' and '.join(targets)}: {_first(modules)} is stated")
     names: dict[str, Any] = {"kind": "qlora" if base in ("nf4", "int8") else _NAMES[kind], "base": base}
     dropout = next((number(given[name].value) for name in _DROPOUTS if name in given), None)
     alpha = next((number(given[name].value) for name in _ALPHAS if name in given), None)
@@ -232,6 +232,18 @@ def _priced(kind: str, given: Mapping[str, Setting]) -> StatedAdapter:
     except InputError as impossible:
         return StatedAdapter(why=f"{kind} is stated, and {impossible.cause}")
     return StatedAdapter(adapter=adapter, assumed=tuple(assumed))
+
+
+MOST_LETTERS = 80
+"""Of names of matrices in a sentence: those of a layer of a dense model are all told."""
+
+
+def _first(modules: str) -> str:
+    """Names of matrices, cut between two of them where they are too many for a sentence."""
+    if len(modules) <= MOST_LETTERS:
+        return modules
+    names = re.split(r"[,\s]+", modules[: MOST_LETTERS + 1])[:-1]
+    return f"{','.join(names)}, …" if names else shortened(modules, MOST_LETTERS)
 
 
 def _targets(modules: str, given: Mapping[str, Setting]) -> tuple[AdapterTarget, ...]:

@@ -32,7 +32,7 @@ from planner.audit.findings import IMPOSSIBLE_PACE, OTHER_WORK, findings_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.legal import Finding, stops
-from planner.audit.peak import PeakResidual, peak_residual_of
+from planner.audit.peak import PeakResidual, RanRegardless, peak_residual_of
 from planner.audit.presumed import with_presumed, with_published, without_presumable
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
@@ -67,7 +67,7 @@ class Audit:
         measured_step_s: Step that a log measured, printed or from its rates.
         measured_from: The printed rate that it follows from, in words; empty where the step is printed.
         residual: That step beside its prediction.
-        peak: A printed peak that the prediction cannot mean.
+        peak: A printed peak, or a run, that the prediction cannot mean.
         memory: Whether the job fits, and what that rests on.
         memory_level: Printed over predicted peak, by which chances of OOM of proposals are judged.
     """
@@ -83,7 +83,7 @@ class Audit:
     measured_step_s: float | None = None
     measured_from: str = ""
     residual: Residual | None = None
-    peak: PeakResidual | None = None
+    peak: PeakResidual | RanRegardless | None = None
     memory: Verdict | None = None
     memory_level: float = 1.0
 
@@ -123,6 +123,14 @@ class Audit:
         return None if self.memory is None else self.memory.fits
 
     @property
+    def cannot_run_as_taken(self) -> bool:
+        """Whether nobody stated what decides memory, and what is taken for it does not fit."""
+        memory = self.memory
+        if memory is None or memory.basis == "measured" or self.job.part:
+            return False
+        return memory.word == "not settled" and fit_of(memory.chance) == "does not fit"
+
+    @property
     def is_measured_possible(self) -> bool:
         """Whether what was measured can be of this job: no GPU does more than it can, nothing is refuted."""
         impossible = any(finding.rule in (IMPOSSIBLE_PACE, OTHER_WORK) for finding in self.findings)
@@ -144,9 +152,10 @@ class Audit:
     def slower_by(self) -> float | None:
         """Share by which the job, as measured or else as predicted, is slower than the best.
 
-        None where a measurement is not of the job that the best plan is for.
+        None where a measurement is not of the job that the best plan is for, or where a job that is only
+        predicted cannot run as it is taken.
         """
-        runs = self.measured_step_s is not None or self.fits is not False
+        runs = self.measured_step_s is not None or (self.fits is not False and not self.cannot_run_as_taken)
         if self.best is None or self.step_time_s is None or not runs:
             return None
         if self.measured_step_s is not None and not self.is_measured_possible:
@@ -232,7 +241,9 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
         doubts.append(f"no better plan is known: {impossible.what}: {impossible.cause}")
     slowed_by = tuple(finding.message.partition(":")[0] for finding in findings if finding.rule in SLOWING)
     residual = residual_of(reading, now, flags, asked, pace, cal, slowed_by)
-    peak = peak_residual_of(reading, now, flags, asked, cal)
+    peak = peak_residual_of(reading, job, now, flags, asked, cal)
+    if peak is not None and residual is not None and residual.is_explained:
+        residual = None  # a band of another job explains nothing
     refuted = peak is not None or (residual is not None and residual.refutes)
     refuted |= any(finding.rule == OTHER_WORK for finding in findings)
     proposed = changes_of(reading, now, best, runs=runs) if now and not refuted and not job.part else ()

@@ -46,6 +46,8 @@ _NOT_OFFERED = re.compile(r", but (\S+) has only .*$")
 """What a profile does not price, as the rules of plans say it."""
 _PRODUCT = re.compile(r"\b([a-z_]+(?:·[a-z_]+)+)=(\d+)")
 _PIN = re.compile(r"(\b(?:set|use) )?\b([a-z_]+)=([A-Za-z0-9_-]+)")
+_OF_JOB = re.compile(r"\bjob\.[a-z_]+\b")
+"""A field of a job, as the rules of plans name it."""
 _PRECISION = re.compile(rf"(\b(?:set|use) )?(?:--)?precision ({'|'.join(TRAINING)})\b")
 _NAME = re.compile(rf"(?<![\w-])({'|'.join(name for name in _LAYOUT if name != 'dp')})(?![\w-])")
 
@@ -222,6 +224,7 @@ def _in_words(reading: Reading, request: PlanRequest, layout: ParallelLayout, hi
         changed = _changed(reading, request, layout, replace(request, job=job), layout)
         return _instruction(match[1], changed) or match.group()
 
+    hint = _OF_JOB.sub(lambda match: spelled_name(reading, match[0]), hint)
     text = _PIN.sub(pinned, _PRECISION.sub(multiplying, _PRODUCT.sub(multiplied, hint)))
     return _NAME.sub(lambda match: spelled_name(reading, match[1]), text)
 

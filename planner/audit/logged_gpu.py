@@ -12,7 +12,7 @@ from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-NEAR = 0.03
+TOLERANCE = 0.03
 """Share by which a quotient of printed numbers may miss a data sheet: firmware holds some memory back."""
 
 
@@ -32,7 +32,7 @@ def can_be(gpu: Gpu, log: Measured | None, taken: Gpu) -> bool:
     if log is None or not is_shown(log):
         return generation_of(gpu).maker == generation_of(taken).maker
     figures = ((log.gpu_memory_bytes, gpu.memory_bytes), (log.gpu_peak_flop_per_s, gpu.peak("bf16")))
-    return all(printed is None or abs(printed / own - 1) <= NEAR for printed, own in figures)
+    return all(printed is None or abs(printed / listed - 1) <= TOLERANCE for printed, listed in figures)
 
 
 def shown_gpu(log: Measured | None, usual: str) -> str:

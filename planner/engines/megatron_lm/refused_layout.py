@@ -318,6 +318,7 @@ LAYOUT_REFUSALS: tuple[WordLaw, ...] = (
         name="prediction-positions",
         reads=(PREDICTED, "--position-embedding-type", "--use-rotary-position-embeddings"),
         stops=other_positions,
+        says_of=("megatron-further-token-positions",),
     ),
     stop(
         name="layers",

@@ -73,6 +73,14 @@ def test_a_finding_has_its_line_and_the_words_of_the_file(tmp_path, more, kind, 
 
 
 @pytest.mark.usefixtures("searched_in_nightly")
+def test_what_an_engine_stops_at_is_said_once_in_the_words_of_the_file(tmp_path):
+    """Its own assertion, and no rule of plans about the same field beside it."""
+    audit = found(tmp_path, "--mtp-num-layers 1 --position-embedding-type learned_absolute")
+    (one,) = [finding for finding in audit.findings if finding.kind in ("illegal", "unpriced")]
+    assert (one.rule, one.fix) == ("prediction-positions", "set --position-embedding-type rope")
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
 def test_torch_fsdp_is_called_by_its_name(tmp_path):
     more = "--use-torch-fsdp2 --no-gradient-accumulation-fusion --untie-embeddings-and-output-weights"
     one = told(found(tmp_path, more), "cuda-connections")

@@ -461,6 +461,21 @@ def test_an_adapter_is_its_class_wherever_a_program_builds_it(place):
     assert found.request.job.adapter.words == "lora:r=16,targets=attention,alpha=32"
 
 
+@pytest.mark.parametrize("more", [(), tuple(f"expert_{n}_proj" for n in range(40))])
+def test_names_of_matrices_are_cut_between_two(more):
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", *more]
+    found = job(
+        PEFT.format(f"model = get_peft_model(model, LoraConfig(r=8, target_modules={names}))"),
+        "p.py",
+        gpus="8",
+        sequence_length="2048",
+    )
+    (line,) = [line for line in found.assumed if "every matrix" in line]
+    told = line.partition(": ")[2].removesuffix(" is stated").removesuffix(", …").split(",")
+    assert told == names[: len(told)]
+    assert len(told) >= 7
+
+
 def test_an_adapter_that_is_given_holds_over_files():
     text, name = ADAPTERS["a rank alone"]
     found = job(text, name, model="llama-3.1-8b", gpus="8", adapter="lora:r=8")

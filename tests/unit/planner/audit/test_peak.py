@@ -4,6 +4,7 @@ import pytest
 
 from app.reports.audit.report import audit_answer
 from costmodel.kernels.tables import load_calibration
+from planner.audit import audit as audit_module
 from planner.audit.audit import Audit, audited
 from planner.audit.read import read_texts
 from planner.questions.flags import Flags
@@ -54,6 +55,35 @@ def test_a_peak_far_outside_the_band_is_doubted_before_all_else(alone, ratio):
     first = audit_answer(found).sections[0]
     assert first.lines[0] == found.doubted[0]
     assert "another job" in first.lines[0]
+
+
+MAXTEXT = (
+    "python3 -m MaxText.train MaxText/configs/base.yml hardware=gpu model_name=llama2-70b per_device_batch_size=1 "
+    "max_target_length=8192 remat_policy={} ici_fsdp_parallelism=8 ici_tensor_parallelism=4 dtype=bfloat16\n"
+)
+MAXTEXT_STEP = (
+    "completed step: {n}, seconds: {s}, TFLOP/s/device: 250.1, Tokens/s/device: 400.3, loss: 10.2\n"
+)
+
+
+def test_a_run_that_its_predicted_memory_rules_out_doubts_what_was_taken(monkeypatch):
+    """What a policy without a price keeps is unknown: neither its time nor its distance is one of the job."""
+    monkeypatch.setattr(audit_module, "_best", lambda *_, **__: None)
+    script = MAXTEXT.format("save_qkv_proj")
+    alone = audited(read_texts({"run.sh": script}), Flags(gpu="h100-sxm", gpus="32"), load_calibration())
+    assert (alone.memory.word, alone.cannot_run_as_taken, alone.slower_by) == ("not settled", True, None)
+    steps = "".join(MAXTEXT_STEP.format(n=n, s=alone.predicted.step_time_s) for n in range(1, 4))
+    texts = {"run.sh": script, "run.log": steps}
+    ran = audited(read_texts(texts), Flags(gpu="h100-sxm", gpus="32"), load_calibration())
+    assert (ran.residual, ran.changes, ran.slower_by, ran.fits) == (None, (), None, True)
+    assert "doubt first recompute none: remat_policy save_qkv_proj" in ran.doubted[0]
+    assert not any(
+        "nothing is left" in line for section in audit_answer(ran).sections for line in _lines(section)
+    )
+
+
+def _lines(section):
+    return getattr(section, "lines", ())
 
 
 @pytest.mark.parametrize("ratio", [0.93, 1.0, 1.07])
