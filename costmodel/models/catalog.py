@@ -312,9 +312,9 @@ def uncompared_note(model: ModelSpec) -> str:
         return ""
     from costmodel.models.parameters import parameter_count, without_tower
 
-    own = f"{parameter_count(without_tower(model)) / 1e9:.4g} B"
+    count = f"{parameter_count(without_tower(model)) / 1e9:.4g} B"
     return (
-        f"sizes of {model.name} were not compared with its config.json: they sum to {own}, and {rests_on} "
+        f"sizes of {model.name} were not compared with its config.json: they sum to {count}, and {rests_on} "
         "are published"
     )
 
