@@ -20,6 +20,7 @@ from costmodel.models.names import (
     stated_versions,
     weight_format,
 )
+from costmodel.models.sizes import WeightFormat
 from costmodel.models.spec import ModelSpec
 from costmodel.models.stored import known_checkpoint
 from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
@@ -274,11 +275,19 @@ def _agrees(text: str, name: str) -> bool:
 
 def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
     """A model with its weights stored as a name says."""
-    stated = weight_format(name)
+    stated = weight_format(name) or _wide(spec, name)
     if known := known_checkpoint(name):
         heads = known.num_key_value_heads or spec.num_key_value_heads
         spec = replace(spec, stored=known.stored, num_key_value_heads=heads)
     return replace(spec, weight_format=stated) if stated else spec
+
+
+def _wide(spec: ModelSpec, name: str) -> WeightFormat:
+    """bf16 of a name whose checkpoint is not quantised as the model's usual one is; "" of any other name."""
+    stated = (
+        set(_parsed("models", spec.name).get("bf16_words", ())) if spec.name in _texts("models") else set()
+    )
+    return "bf16" if stated & {word.lower() for word in words(bare(name))} else ""
 
 
 TRACED_FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -303,8 +312,14 @@ def uncompared_note(model: ModelSpec) -> str:
     ''
     """
     rests_on = _parsed("uncompared").get(model.name, "")
+    if not rests_on:
+        return ""
+    from costmodel.models.parameters import parameter_count, without_tower
+
+    count = f"{parameter_count(without_tower(model)) / 1e9:.4g} B"
     return (
-        rests_on and f"sizes of {model.name} were not compared with its config.json: they sum to {rests_on}"
+        f"sizes of {model.name} were not compared with its config.json: they sum to {count}, and {rests_on} "
+        "are published"
     )
 
 
@@ -419,7 +434,8 @@ def _entry(name: str) -> ModelSpec:
 
     entry, where = dict(_parsed("models", name)), f"model {name} in {_FILE.name}"
     family, families = entry.pop("family", None), _texts("families")
-    entry.pop("checkpoint", None)  # what serves it, not what it is: `hub_checkpoint`
+    for key in ("checkpoint", "bf16_words"):  # of its checkpoints, not of its shape
+        entry.pop(key, None)
     if family not in families:
         cause = "missing key family" if family is None else f"family = {shown(family)} is none of the file's"
         raise InputError(f"{where} cannot be read", cause, f"give it as family one of {', '.join(families)}")

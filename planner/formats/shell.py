@@ -471,7 +471,10 @@ class _Parser:
         kind = self.text()
         self.at += 1
         name, words = "", list[ShellWord]()
-        if kind in ("for", "select"):
+        if self.is_arithmetic():  # for ((i = 0; i < 8; i++)): how often is left to a run
+            self.arithmetic()
+            self.skip_breaks()
+        elif kind in ("for", "select"):
             name = self.text()
             self.at += 1
             while self.at < len(self.words) and self.text() not in ("do", "\n", ";"):

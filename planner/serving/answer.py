@@ -211,8 +211,8 @@ def _pool(request: ServingRequest, option: Option, workers: int) -> PoolPlan:
         deployment,
         token_budget=rules.token_budget,
         max_batch=option.sampled,
-        longest=request.told_length or deployment.model.max_sequence_length,
-        shortens=request.told_length is None,
+        longest=request.length_limit or deployment.model.max_sequence_length,
+        shortens=request.length_limit is None,
     )
     return PoolPlan(
         layout=deployment.layout,

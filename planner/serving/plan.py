@@ -70,7 +70,7 @@ class ServingRequest:
         return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1
 
     @property
-    def told_length(self) -> int | None:
+    def length_limit(self) -> int | None:
         """The longest request that servers are told to take; None where that is what their cache holds.
 
         TensorRT-LLM sizes its buffers by it, and takes no word for what the cache holds.

@@ -1,12 +1,19 @@
 """The main answer of unlike questions: at most 14 lines of 80 columns under its headline, or three lines."""
 
+import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from app.reports.serving.brief import brief_of_fleet
+from planner.serving.plan import ServingPlan
+from planner.serving.search import search_serving
 from tests.cli.commands import plan
 from tests.counts import cases_of_run
+from tests.unit.planner.deployment.test_serving_flags import CAL, planned
+from topology.builders import default_cluster
 
 MOST_LINES, WIDE = 14, 80
 MIXED = """name = "mixed"
@@ -104,3 +111,16 @@ def test_a_fleet_at_a_glance_says_what_the_whole_answer_says() -> None:
         figures = [word.strip("(),") for word in line.split() if word.strip("(),")[:1].isdigit()]
         assert figures
         assert [one for one in figures if not any(one in word for word in whole)] == []
+
+
+def test_what_tokens_cost_at_a_glance_is_what_an_hour_costs() -> None:
+    """The price of an hour is shared by inputs and outputs, and both shares are told."""
+    request = replace(planned("vllm", "pipelined bf16").request, usd_per_gpu_hour=3.0)
+    found = search_serving(CAL, request, default_cluster("h200-sxm", 8).hierarchy)
+    assert isinstance(found, ServingPlan)
+    money = next(str(value) for name, value in brief_of_fleet(found).pairs if name == "money")
+    said = re.search(r"\$([\d.]+) an hour.*?; \$([\d.]+) per million input and \$([\d.]+) per", money)
+    assert said is not None, money
+    hour, inputs, outputs = map(float, said.groups())
+    of_a_query = inputs * request.job.input_tokens + outputs * request.job.output_tokens
+    assert hour == pytest.approx(of_a_query / 1e6 * found.estimate.request_rate_per_s * 3600, rel=0.02)

@@ -143,12 +143,24 @@ def limits_of(running: RunningServer) -> dict[str, Any] | None:
 
 def _over_links(slow: OverTcp, fast: OverTcp) -> str:
     """First tokens and requests a second over TCP, at the least and the most that it moves."""
-    first = "–".join(
-        format_seconds(each.first_token_s) if each.first_token_s < inf else "without end"
-        for each in (fast, slow)
+    first = _span(
+        *(
+            format_seconds(each.first_token_s) if each.first_token_s < inf else "without end"
+            for each in (fast, slow)
+        )
     )
-    rates = f"{slow.requests_per_s:.3g}–{fast.requests_per_s:.3g}"
-    return f"first token {first}, {rates} requests/s, its link busy {fast.busy:.0%}–{slow.busy:.0%}"
+    rates = _span(f"{slow.requests_per_s:.3g}", f"{fast.requests_per_s:.3g}")
+    busy = _span(f"{fast.busy:.0%}", f"{slow.busy:.0%}")
+    return f"first token {first}, {rates} requests/s, its link busy {busy}"
+
+
+def _span(low: str, high: str) -> str:
+    """From one to another, or the one that both are.
+
+    >>> _span("1", "2"), _span("1", "1")
+    ('1–2', '1')
+    """
+    return low if low == high else f"{low}–{high}"
 
 
 def _first_band(running: RunningServer) -> str:

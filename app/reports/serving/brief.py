@@ -87,16 +87,23 @@ def _memory(pool: PoolPlan) -> str:
 
 
 def _money(plan: ServingPlan) -> str:
-    """Dollars an hour of which machines, and of a million output tokens."""
+    """Dollars an hour of which machines, and of a million tokens: inputs and outputs share the hour's."""
     estimate, rental = plan.estimate, plan.rental
     if estimate.usd_per_hour is None:
         return f"no price of {plan.request.gpu}: --usd-per-gpu-hour N"
-    hour, outputs = format_usd(estimate.usd_per_hour), format_usd(estimate.usd_per_million_output_tokens)
+    hour, inputs, outputs = (
+        format_usd(usd)
+        for usd in (
+            estimate.usd_per_hour,
+            estimate.usd_per_million_input_tokens,
+            estimate.usd_per_million_output_tokens,
+        )
+    )
     on = ""
     if rental is not None:
         idle = f", {counted(rental.idle_gpus, 'GPU')} idle" if rental.idle_gpus else ""
         on = f" ({rental.machines} × {rental.offer.machine}{idle}, {rental.offer.as_of})"
-    return f"{hour} an hour{on}; {outputs} per million output tokens"
+    return f"{hour} an hour{on}; {inputs} per million input and {outputs} per million output tokens"
 
 
 def _runs(plan: ServingPlan) -> str:

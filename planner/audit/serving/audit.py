@@ -177,8 +177,11 @@ def audited_server(
 def audited_pools(
     cal: Calibration, reading: Reading, pools: Pools, loads: Sequence[ServedLoad]
 ) -> ServingAudit:
-    """Judge a prefill and a decode pool under every load."""
-    doubts = (*reading.doubts, *pools.prefill.assumed, *pools.decode.assumed)
+    """Judge a prefill and a decode pool under every load.
+
+    What was taken for granted is said of each: read together, the words of one would deny those of the other.
+    """
+    doubts = (*pools.prefill.assumed, *pools.decode.assumed)
     audit = ServingAudit(
         reading=reading,
         server=pools.decode,

@@ -16,7 +16,7 @@ from planner.formats.settings import NOT_KNOWN, Setting, whole_or_none
 from planner.formats.structured import yaml_settings
 from topology.base.errors import InputError
 
-_OWN = frozenset({
+_FLAGS_OF_PLACE = frozenset({
     "port", "host", "headless", "api_server_count", "nnodes", "node_rank", "master_addr", "master_port",
     "dist_init_addr", "served_model_name", "uvicorn_log_level", "log_level", "nccl_port",
     "data_parallel_size_local", "data_parallel_start_rank", "data_parallel_address", "data_parallel_rpc_port",
@@ -39,19 +39,19 @@ def with_copies(server: Server, texts: Mapping[str, str], given: Mapping[str, st
     most = max((count for counted in named for count in counted.values()), default=1)
     if any(len(counted) > 1 for counted in named):
         total = max(sum(counted.values()) for counted in named)
-        said = (f"{total} servers are named that differ; one is judged, and the rate is its own",)
-        return replace(server, assumed=(*server.assumed, *said))
+        note = (f"{total} servers are named that differ; one is judged, and the rate is its own",)
+        return replace(server, assumed=(*server.assumed, *note))
     copies = max(most, _routed(texts), 1)
     if copies == 1:
         return server
-    said = (f"{copies} equal servers share the load evenly: the files start or name as many",)
-    return replace(server, replicas=server.replicas * copies, assumed=(*server.assumed, *said))
+    note = (f"{copies} equal servers share the load evenly: the files start or name as many",)
+    return replace(server, replicas=server.replicas * copies, assumed=(*server.assumed, *note))
 
 
 def _words(launch: Launch) -> str:
     """What a command says of its server, without what is its own among equals."""
     words = {_name(setting): str(setting.value) for setting in launch.settings}
-    return repr(sorted(word for word in words.items() if word[0] not in _OWN))
+    return repr(sorted(word for word in words.items() if word[0] not in _FLAGS_OF_PLACE))
 
 
 def _name(setting: Setting) -> str:
@@ -108,5 +108,5 @@ def _routed(texts: Mapping[str, str]) -> int:
     >>> _routed({"router.sh": "vllm-router --worker-urls http://a:8000 http://b:8000 --port 80"})
     2
     """
-    places = (set(_URL.findall(found[1])) for text in texts.values() for found in _WORKERS.finditer(text))
+    places = (set(_URL.findall(match[1])) for text in texts.values() for match in _WORKERS.finditer(text))
     return max((len(urls) for urls in places), default=0)

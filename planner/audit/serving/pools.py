@@ -240,7 +240,8 @@ def _server(
             server = server_of(reading, model=model, gpu=gpu, of_pool=True)
             if isinstance(server, Unknown):
                 return server
-            servers.append(replace(server, replicas=server.replicas * launch.workers))
+            assumed = tuple(dict.fromkeys((*reading.doubts, *server.assumed)))
+            servers.append(replace(server, replicas=server.replicas * launch.workers, assumed=assumed))
     alike = {replace(server, replicas=1, assumed=()) for server in servers}
     if len(alike) > 1:
         return Unknown(missing=(f"a {phase} pool of equal workers: its commands differ",))

@@ -10,18 +10,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model
 from costmodel.models.catalog import model as find_model
+from costmodel.models.names import weight_format
 from costmodel.models.parameters import without_tower
 from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import KvDtype, ServingLayout, Weights, published_weights, stage_layers
+from costmodel.serving.deployment import (
+    WEIGHTS,
+    KvDtype,
+    ServingLayout,
+    Weights,
+    published_weights,
+    stage_layers,
+)
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
-from topology.base.errors import InputError, UnknownNameError, shown
+from topology.base.errors import InputError, shown
 from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
@@ -241,10 +249,10 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         memory_fraction=request.job.memory_fraction,
         max_batch=pool.max_batch,
         token_budget=pool.token_budget,
-        longest=request.told_length,
+        longest=request.length_limit,
         balance_steps=pool.balance_steps,
         gather_steps=pool.gather_steps,
-        fits_length=request.told_length is None,
+        fits_length=request.length_limit is None,
         drafter=request.job.drafter,
         draft_tokens=request.job.draft_tokens,
         planned=request,
@@ -328,20 +336,10 @@ def _weights(facts: JobFacts, named: str, model: ModelSpec, assumed: list[str]) 
         None,
     )
     if known is None:
-        by_name = _weights_of_name(named)
-        known = by_name or published_weights(model) or "bf16"
-        assumed.append(
-            f"weights are {known}, by the {'name' if by_name else 'configuration'} of the checkpoint"
-        )
+        stated = weight_format(named)  # of anybody's checkpoint: it need not be of a model known here
+        known = next((each for each in WEIGHTS if each == stated), None) or published_weights(model) or "bf16"
+        assumed.append(f"weights are {known}, by the name of the checkpoint")
     return known
-
-
-def _weights_of_name(named: str) -> Weights | None:
-    """Precision by the name of a checkpoint; None of one that is in no catalog."""
-    try:
-        return checkpoint_weights(named) if named else None
-    except UnknownNameError:
-        return None
 
 
 def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[int, int]:

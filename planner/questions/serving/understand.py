@@ -361,15 +361,17 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         *suffix_note(flags.concurrency, job.concurrency or 0, "--concurrency", "request"),
     )
     notes += length_notes(flags, job)
+    uncompared = uncompared_note(model)
     if model.weight_format and flags.weights is None:
-        by = "name" if weight_format(flags.model or "") else "config.json"
+        read = "model card" if uncompared else "config.json"
+        by = "name" if weight_format(flags.model or "") else read
         notes.append(f"weights are {model.weight_format}, as the checkpoint's {by} says (--weights)")
     if capacity_asked(flags, job):
         whole = "a machine, or as many as hold the model,"
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
     elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(fleet_gpus())} (--gpu names others)")
-    if uncompared := uncompared_note(model):
+    if uncompared:
         notes.append(uncompared)
     if model.left_out:
         notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")

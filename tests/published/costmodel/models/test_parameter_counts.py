@@ -230,6 +230,11 @@ ROUNDED = {
         "huggingface.co/mistralai/Ministral-3-14B-Instruct-2512: 13.5B language model",
     ),
     "devstral-2-123b": (125e9, 1e9, "huggingface.co/mistralai/Devstral-2-123B-Instruct-2512: 125B"),
+    "devstral-small-2-24b": (
+        23.57e9,
+        1e7,
+        "huggingface.co/levara/Devstral-Small-2-24B-TextOnly-FP8: 23.57B, its tensors without the tower",
+    ),
     "mistral-large-3-675b": (
         673e9,
         1e9,

@@ -10,13 +10,15 @@ from costmodel.models.parameters import without_tower
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.step import step_times
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import understand_serving
 from topology.builders import default_cluster
 
 PRICED = (
     "deepseek-v3.2", "v4-flash", "v4-pro", "glm-5", "glm-5.2", "qwen3.5-397b-a17b", "qwen3.5-35b-a3b", "qwen3.5-27b",
     "qwen3-next-80b-a3b", "qwen3-coder-next", "kimi-linear-48b-a3b", "kimi-k2", "kimi-k2.5", "kimi-k3",
     "nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra", "minimax-m2", "minimax-m2.5", "minimax-m3", "gemma-3-27b",
-    "gemma-4-31b", "mistral-large-3", "devstral-2", "ministral-3-8b", "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
+    "gemma-4-31b", "mistral-large-3", "devstral-2", "devstral-small-2", "ministral-3-8b", "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
     "deepseek-r1-distill-qwen-32b", "mixtral-8x7b-instruct", "mistral-small-3.2",
 )  # fmt: skip
 
@@ -50,3 +52,18 @@ def test_a_model_that_is_served_has_step_times(name: str) -> None:
 def test_sizes_that_were_not_compared_are_said(name: str) -> None:
     """A published count is not a config.json; of a model whose config.json was read nothing is said."""
     assert bool(uncompared_note(model(name))) == ("gemma-3" not in name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("ministral-3-8b", "they sum to 8.49 B, and 8.4 B are published"),
+        ("mistral-large-3", "they sum to 673.4 B, and 673 B without the vision encoder are published"),
+    ],
+)
+def test_notes_of_one_answer_agree(name: str, said: str) -> None:
+    """A configuration that nobody read says no format of weights; a sum stands beside what is published."""
+    asked = understand_serving(ServeFlags(model=name, gpu="b200-sxm", gpus="8", concurrency="8"))
+    (note,) = (note for note in asked.notes if "not compared" in note)
+    assert note.endswith(said)
+    assert "weights are fp8, as the checkpoint's model card says (--weights)" in asked.notes

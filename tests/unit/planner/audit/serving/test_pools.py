@@ -13,6 +13,7 @@ from planner.audit.serving.pools import Pools, pool_launches, pools_of
 from planner.audit.serving.server import Unknown
 from planner.audit.serving.texts import audited_server_texts
 from planner.deployment.folder import folder
+from planner.formats.shell import script_of_text
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
 
@@ -235,3 +236,30 @@ def test_a_named_device_of_rdma_leaves_no_doubt() -> None:
     headline, loads = of_two_hosts(100, " --disaggregation-ib-device mlx5_0").split("\n")
     assert "TCP" not in headline
     assert json.loads(loads)[0]["predicted"]["over_tcp"] is None
+
+
+def test_pools_that_differ_contradict_nothing() -> None:
+    """Settings of one pool do not hold over those of the other, and a loop of a client asks nothing."""
+    one = "#!/bin/bash\nvllm serve Qwen/Qwen3-32B -tp {} --port {} --kv-transfer-config '{}'\n"
+    role = '{{"kv_connector":"NixlConnector","kv_role":"kv_{}"}}'
+    texts = {
+        "prefill.sh": one.format(1, 8100, role.format("producer")),
+        "decode.sh": one.format(2, 8200, role.format("consumer")),
+        "load.sh": "#!/bin/bash\nfor ((s = 0; s < 1800; s += 5)); do sleep 5; done\n"
+        "vllm bench serve --model Qwen/Qwen3-32B --request-rate 1 --num-prompts 100\n",
+    }
+    audit = audited_server_texts(texts, ServeFlags(), {}, gpu="h100-sxm")
+    assert audit is not None
+    assert audit.prefill is not None
+    assert [text for text in audit.doubts if "holds over" in text or "a run knows" in text] == []
+    assert "weights are bf16, by the name of the checkpoint" in audit.doubts
+
+
+@pytest.mark.parametrize(
+    "loop", ["for ((i = 0; i < 4; i++)); do", "for ((i=0; i<4; i++)) ; do", "for i in 3; do"]
+)
+def test_a_loop_that_counts_is_a_loop(loop: str) -> None:
+    """Its head is no list of words, and its body is read."""
+    script = script_of_text(f"{loop}\n  run $i\ndone\nlast\n")
+    assert [command.words[0].text for command in script.started] == ["run", "last"]
+    assert [names for _, names in script.branches] == []
