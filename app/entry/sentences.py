@@ -350,7 +350,7 @@ def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: b
         )
     if len(question.kinds) > 1:
         command = "sweep"
-    gpus, fewest = question.gpus, []
+    gpus, fewest = question.gpus, list[str]()
     if question.nodes:
         gpus = str(int(question.nodes) * _per_node(question.kinds))
     elif not gpus and asks_fewest and fits:
