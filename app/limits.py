@@ -56,11 +56,11 @@ def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
 
 def missed_words(plan: Plan) -> tuple[str, ...]:
     """A sentence for each limit that the run of a plan misses, with what would keep it."""
-    from planner.analysis.capacity import Limits
-
     run, job = plan.campaign, plan.request.job
     if run is None:
         return ()
+    from planner.analysis.capacity import Limits
+
     limits = Limits(deadline_s=job.deadline_s, budget_usd=job.budget_usd)
     remedies: Mapping[Limit, str] = {"deadline": _later(plan, run), "budget": _dearer(run)}
     return tuple(
