@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
@@ -58,17 +59,27 @@ def run(arguments: list[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
     with warnings.catch_warnings():
         warnings.showwarning = _noting(warnings.showwarning)
-        return run_guarded(
-            lambda: _dispatch(words), debug=debug, refused=_as_document if asks_for_json(words) else None
-        )
+        return run_guarded(lambda: _dispatch(words), debug=debug, refused=partial(_as_document, words))
 
 
-def _as_document(error: InputError, exit_code: int) -> None:
-    """Write what is wrong as a document, for the program that asked for one."""
-    from app.reports.answer import json_text, print_text
+def _as_document(words: list[str], error: InputError, exit_code: int) -> None:
+    """Write what is wrong as a document where one was asked for: to its file, or to stdout."""
+    asked = asks_for_json(words)
+    if not asked and "-o" not in words and not any(word.startswith("--output") for word in words):
+        return
+    from app.entry.refused_file import refused_file
+    from app.reports.answer import json_text, print_text, write_file
     from app.reports.refusal import refusal_document
 
-    print_text(f"{json_text(refusal_document(error, exit_code))}\n", is_json=True)
+    document = f"{json_text(refusal_document(error, exit_code))}\n"
+    path = refused_file(words, asks_for_json=asked)
+    try:
+        if path is not None:
+            write_file(path, document)
+    except InputError:
+        path = None  # what is wrong may be the file itself
+    if asked and path is None:
+        print_text(document, is_json=True)
 
 
 def asks_for_json(words: list[str]) -> bool:

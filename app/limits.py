@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from topology.base.units import DAY, format_chance
 
 if TYPE_CHECKING:
     from planner.analysis.capacity import Limits
+    from planner.plan import Plan
 
 BROKEN: Mapping[Limit, str] = {"deadline": "late", "budget": "over budget"}
 """A limit that is missed, short enough for a field of a map."""
@@ -52,21 +54,46 @@ def brief_words(run: Campaign | None, limits: Limits) -> tuple[str, ...]:
     return tuple(result)
 
 
-def missed_words(run: Campaign, limits: Limits) -> tuple[str, ...]:
-    """A sentence for each limit that a run misses, with what would keep it."""
+def missed_words(plan: Plan) -> tuple[str, ...]:
+    """A sentence for each limit that the run of a plan misses, with what would keep it."""
+    run, job = plan.campaign, plan.request.job
+    if run is None:
+        return ()
+    from planner.analysis.capacity import Limits
+
+    limits = Limits(deadline_s=job.deadline_s, budget_usd=job.budget_usd)
+    remedies: Mapping[Limit, str] = {"deadline": _later(plan, run), "budget": _dearer(run)}
     return tuple(
-        f"{name} of {limit} is missed: nine runs in ten take {band}; {_remedy(name)}"
-        for name, chance in limits.chances(run).items()
-        if limit_word(chance) == "missed"
+        f"{name} of {limit} is missed: nine runs in ten take {band}; {remedies[name]}"
+        for name in run.missed
         for band, limit in [_band_and_limit(run, limits, name)]
     )
 
 
-def _remedy(name: Limit) -> str:
-    """What asks for a run that keeps a limit."""
-    if name == "deadline":
-        return "--objective gpus with a range such as --gpus ..1024 names the fewest GPUs that keep it"
-    return "--objective cost names the cheapest layout"
+def _later(plan: Plan, run: Campaign) -> str:
+    """What keeps a deadline: a later one, and more GPUs where a step has a sequence for each.
+
+    GPUs are those that finish in time at the speed of these; a range ends beyond, as more are each slower.
+    """
+    from planner.questions.gpu_ranges import end_of_gpus
+
+    job, kept = plan.request.job, f"--deadline {math.ceil(run.days.p90)}d is kept as it is"
+    used = plan.request.cluster.num_gpus - plan.idle_gpus
+    needed = used * run.days.p90 * DAY / (job.deadline_s or math.inf)
+    if needed > job.global_batch_size:
+        return f"{kept}; at this speed it takes {math.ceil(needed):,} GPUs, more than a step has sequences"
+    end = end_of_gpus(BEYOND * needed)
+    return f"{kept}; --objective gpus --gpus ..{end} names the fewest GPUs that keep it"
+
+
+def _dearer(run: Campaign) -> str:
+    """What keeps a budget."""
+    kept = f"--budget {math.ceil(run.usd.p90)} is kept as it is; " if run.usd else ""
+    return f"{kept}--objective cost names the cheapest layout"
+
+
+BEYOND = 1.5
+"""Ends of a range over what is needed at the same speed."""
 
 
 def _band_and_limit(run: Campaign, limits: Limits, name: Limit) -> tuple[str, str]:

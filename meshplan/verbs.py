@@ -186,12 +186,12 @@ def ladder(model: Model, *, knob: Knob = "length", **words: Unpack[JobWords]) ->
         return answer
 
     flags = flags_of(model, given, JobWords)
-    found = climbed(flags, knob, priced)
-    if given.get("layout") is not None or names_layout(flags) or found.refused:
-        return found
+    climb = climbed(flags, knob, priced)
+    if given.get("layout") is not None or names_layout(flags) or climb.refused:
+        return climb
     request = understood(model, flags, given)
     best = search(request, calibration_for(request.cluster))
-    return with_best(found, flags, best, priced) if isinstance(best, Plan) else found
+    return with_best(climb, flags, best, priced) if isinstance(best, Plan) else climb
 
 
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:

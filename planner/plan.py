@@ -399,9 +399,11 @@ def steps_of_request(request: PlanRequest) -> int:
 def to_json(plan: Plan) -> str:
     """Write a plan as one JSON document; every float reads back exactly, lists of numbers take one line.
 
-    Beside each chance of OOM stands its word (`fit`), and beside the device's peak the allocator's.
+    Beside each chance of OOM stands its word (`fit`), beside the device's peak the allocator's, and `missed`
+    names the limits of the run that it misses.
     """
     document = unstructure(plan)
+    document["missed"] = list(plan.campaign.missed) if plan.campaign else []
     document["estimate"] |= _derived_of_estimate(plan.estimate)
     for alternative, record in zip(plan.alternatives, document["alternatives"], strict=True):
         record["fit"] = alternative.fit
@@ -415,7 +417,8 @@ def from_json(text: str, where: str = "plan") -> Plan:
     What it says is believed: `planner.structure.sound` and `planner.search.verified.verified` are who asks.
     """
     data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json", upgrades=_UPGRADES)
-    claims: list[tuple[str, Any]] = []
+    claims: list[tuple[str, Any]] = [("missed", data["missed"])] if "missed" in data else []
+    data = {key: value for key, value in data.items() if key != "missed"}
     if isinstance(estimate := data.get("estimate"), dict):
         derived = ("fit", "allocator_peak_bytes")
         claims += [(f"estimate.{key}", estimate[key]) for key in derived if key in estimate]
@@ -432,6 +435,7 @@ def from_json(text: str, where: str = "plan") -> Plan:
         data = {**data, "alternatives": kept}
     plan = structure(data, Plan, where)
     values = {f"estimate.{key}": value for key, value in _derived_of_estimate(plan.estimate).items()}
+    values["missed"] = list(plan.campaign.missed) if plan.campaign else []
     values |= {f"alternatives.{i}.fit": other.fit for i, other in enumerate(plan.alternatives)}
     for key, claim in claims:
         if claim != values[key]:

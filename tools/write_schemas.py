@@ -887,13 +887,15 @@ def _diagnosis_form() -> OneOf:
 
 def more_keys() -> Mapping[type, Mapping[str, Any]]:
     """What documents say beside the fields of a dataclass."""
+    from costmodel.campaign.record import Limit
     from costmodel.estimate import Estimate
     from costmodel.memory.fit import Fit
-    from planner.plan import Alternative
+    from planner.plan import Alternative, Plan
 
     return {
         Estimate: {"fit": Fit, "allocator_peak_bytes": float},
         Alternative: {"fit": Fit | None},
+        Plan: {"missed": tuple[Limit, ...]},
     }
 
 
@@ -904,10 +906,27 @@ def keys_of_claims() -> Mapping[type, Mapping[str, Any]]:
     return {StageMemory: {"difference": float}}
 
 
+def keys_of_explanations() -> Mapping[type, Mapping[str, Any]]:
+    """What an explanation says beside the fields of a dataclass."""
+    from costmodel.campaign.record import Limit
+    from planner.analysis.explain import Explanation
+
+    return {Explanation: {"missed": tuple[Limit, ...]}}
+
+
+BESIDE: Final = {
+    "train": more_keys,
+    "estimate": more_keys,
+    "explain": keys_of_explanations,
+    "run": keys_of_claims,
+    "validate": keys_of_claims,
+}
+"""What the documents of a command say beside the fields of dataclasses."""
+
+
 def schema_of(command: str) -> Schema:
     """The whole schema of a command's document."""
-    priced, claims = command in ("train", "estimate"), command in ("run", "validate")
-    writer = Writer(more_keys() if priced else keys_of_claims() if claims else {})
+    writer = Writer(BESIDE[command]() if command in BESIDE else {})
     body = writer.of(forms()[command])
     head = {
         "$schema": DIALECT,

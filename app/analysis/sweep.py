@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from app.errors import ANSWERED, NO_FEASIBLE_PLAN
 from app.limits import kept_words
 from app.quantities import format_count, format_percent, format_usd
 from app.reports.answer import Answer, Lines, Table, json_text
@@ -85,7 +86,13 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
         sections=(*_map(points, pins), table, *_reasons(points)),
         document=lambda: json_text({"points": list(records)}),
         records=records,
+        exit_code=NO_FEASIBLE_PLAN if limited and all(map(_misses, points)) else ANSWERED,
     )
+
+
+def _misses(point: Point) -> bool:
+    """Whether a point has no plan whose run may keep its deadline."""
+    return point.run is None or "deadline" in point.run.missed
 
 
 def pins_swept(points: Sequence[Point]) -> list[str]:

@@ -33,6 +33,7 @@ def command(
 
     Lists are separated by commas, of --model, --stack, --precision and --set job.optimizer=adamw,muon too;
     8..256 doubles. Points without a plan say why and do not stop the sweep.
+    With --deadline every row says whether it is kept; exit code 1 where no point keeps it.
     """
     from app.actions.module import is_traced, understood_modules
     from app.actions.plan import searched_plan

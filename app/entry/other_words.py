@@ -200,6 +200,12 @@ def audit_of_command(words: Sequence[str]) -> str:
     >>> audit_of_command(["torchrun", "train.py", "--tp", "8"]), audit_of_command(["axolotl"])
     ('plan audit -- torchrun train.py --tp 8', '')
     """
+    if words[:2] == ["accelerate", "estimate-memory"]:
+        names = [word for word in words[2:3] if not word.startswith("-")]
+        return shlex.join(["plan", "memory", *(names or ["70b"])])
+    if words and Path(words[0]).name in SUBMITS:
+        files = [word for word in words[1:] if Path(word).suffix in LAUNCH_FILES]
+        return shlex.join(["plan", "audit", *files[:1]]) if files else ""
     starts = len(words) >= LEAST_OF_COMMAND and Path(words[0]).name in PROGRAMS
     return shlex.join(["plan", "audit", "--", *words]) if starts else ""
 
@@ -233,6 +239,8 @@ SHOWS = ("show", "info", "describe", "about")
 ONE_NAME = ("engines", "gpus", "rule")
 """Commands that describe what one word names, where it names no model."""
 LEAST_OF_COMMAND = 2
+SUBMITS = ("kubectl", "sky", "sbatch", "qsub", "bsub", "docker", "dstack")
+"""Programs that hand a file to a cluster: what the job is stands in the file."""
 
 
 OF_TORCHRUN = (

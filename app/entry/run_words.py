@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -87,6 +86,7 @@ def end_of_range(model: str, gpu: str, tokens: str, deadline: str) -> int:
     from app.entry.handed_out import one_name
     from costmodel.models.catalog import model as known
     from costmodel.models.parameters import active_parameter_count
+    from planner.questions.gpu_ranges import end_of_gpus
     from topology.base.counts import TOTALS, parse_count
     from topology.base.units import TERA, parse_seconds
     from topology.hardware.datasheets import default_gpu, sheet_named
@@ -94,16 +94,5 @@ def end_of_range(model: str, gpu: str, tokens: str, deadline: str) -> int:
     peak = sheet_named(gpu or default_gpu()).peak_tflop_per_s["bf16"] * TERA
     parameters = active_parameter_count(known(one_name(model)))
     operations = OPERATIONS_OF_A_TOKEN * parameters * parse_count(tokens, "--tokens", suffixes=TOTALS)
-    return round_end(operations / (parse_seconds(deadline, "30d") * peak * SHARE_OF_PEAK))
-
-
-def round_end(needed: float) -> int:
-    """The next power of two, or three quarters of it, which many batches divide.
-
-    >>> round_end(100), round_end(1100), round_end(42_600)
-    (1024, 1536, 49152)
-    """
-    from planner.questions.training import MOST_GPUS
-
-    power = 1 << (max(1, math.ceil(needed)) - 1).bit_length()
-    return min(MOST_GPUS, max(LEAST_END, power * 3 // 4 if needed <= power * 3 / 4 else power))
+    needed = operations / (parse_seconds(deadline, "30d") * peak * SHARE_OF_PEAK)
+    return max(LEAST_END, end_of_gpus(needed))

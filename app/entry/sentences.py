@@ -95,7 +95,9 @@ def command_of_sentence(words: Sequence[str]) -> str:
     asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
     texts = [text for text in texts if text and not (asks_fewest and text.lower() == "many")]
     while at < len(texts):
-        taken = _read_time(question, texts[at:]) or _read(question, texts[at:])
+        taken = _read_time(question, texts[at:]) or _read_limit(question, texts[at:])
+        taken = taken or _read_nodes(question, texts[at:]) or _read_length(question, texts[at:])
+        taken = taken or _read(question, texts[at:])
         taken = taken or _read_flag(question, texts[at:]) or _read_otherwise(question, texts[at:])
         if not taken and not _is_left_out(texts[at]):
             return ""
@@ -187,7 +189,7 @@ def _says_twice(flags: Sequence[str]) -> bool:
     return len({*names}) < len(names)
 
 
-OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep", "recipes")
+OF_WORDS: Final = ("train", "estimate", "explain", "serve", "memory", "sweep", "recipes", "ladder")
 """Commands that a question in words may name."""
 
 
@@ -262,6 +264,33 @@ def _read_time(question: _Question, texts: Sequence[str]) -> int:
     return 0
 
 
+MOST: Final = ("max", "maximum", "longest", "largest", "biggest", "highest")
+"""Words before a knob of which the last value that fits is asked for."""
+KNOBS: Final = {
+    **dict.fromkeys(LENGTH, "length"), "microbatch": "microbatch", "batch": "microbatch", "rank": "rank",
+}  # fmt: skip
+DOLLARS: Final = re.compile(r"\$(\d+(?:\.\d+)?)(?:/h(?:r|our)?)?")
+OF_SERVERS_ALONE: Final = ("ttft", "tpot", "itl", "qps", "rps", "e2e")
+"""What only servers have; without a number it says that one is meant."""
+
+
+def _read_limit(question: _Question, texts: Sequence[str]) -> int:
+    """Take what is asked for at most, or a GPU's price an hour; a server's limit says that one is meant."""
+    word, after = texts[0].lower(), [text.lower() for text in texts[1:3]]
+    knob = (word, *after)[word in MOST :][:1]
+    asks = word in MOST or (question.command == "ladder" and not (after and NUMBER.fullmatch(after[0])))
+    if asks and knob and knob[0] in KNOBS:
+        question.command = "ladder"
+        question.flags += [] if "--knob" in question.flags else ["--knob", KNOBS[knob[0]]]
+        return 1 + (word in MOST)
+    if price := DOLLARS.fullmatch(word):
+        question.flags += ["--set", f"cluster.usd_per_gpu_hour={price[1]}"]
+        return 1
+    if word in OF_SERVERS_ALONE and not (after and after[0][:1].isdecimal()):
+        question.command = question.command or "serve"
+    return 0
+
+
 def _counts_nothing_here(after: str) -> bool:
     """Whether a number's word is a noun in the plural that no flag counts: 3 racks."""
     plural = after.endswith("s") and after.isalpha() and len(after) > 2
@@ -295,6 +324,39 @@ def _count(question: _Question, text: str, after: str) -> int:
     else:
         question.nodes = text
     return 2 if after in COUNTED else 1
+
+
+def _read_nodes(question: _Question, texts: Sequence[str]) -> int:
+    """Take nodes of so many GPUs (8 nodes of 8); gives how many words, or 0."""
+    words = [text.lower() for text in texts[:5]]
+    counts = len(words) > 3 and words[1] in ("node", "nodes") and words[2] in ("of", "with", "×", "x")
+    if not counts or not (words[0].isdecimal() and words[3].isdecimal()) or question.gpus or question.nodes:
+        return 0
+    question.gpus = str(int(words[0]) * int(words[3]))
+    return 5 if len(words) > 4 and words[4] in ("gpu", "gpus") else 4
+
+
+def _read_length(question: _Question, texts: Sequence[str]) -> int:
+    """Take a number of whole thousands (1,024) beside one of GPUs as a length; gives how many words, or 0."""
+    after = texts[1].lower() if len(texts) > 1 else ""
+    if (
+        not NUMBER.fullmatch(texts[0])
+        or after in COUNTED
+        or is_gpu(after)
+        or "--sequence-length" in question.flags
+    ):
+        return 0
+    counts = question.gpus or question.nodes or (after.isdecimal() and not _is_length(after))
+    if not counts or not _is_length(texts[0]):
+        return 0
+    question.flags += ["--sequence-length", texts[0]]
+    return 1
+
+
+def _is_length(text: str) -> bool:
+    """Whether a number is whole thousands of 1,024, as sequences are long."""
+    whole = text.lower().removesuffix("k")
+    return whole.isdecimal() and int(whole) > 0 and (whole != text.lower() or int(whole) % 1024 == 0)
 
 
 def _name(question: _Question, texts: Sequence[str]) -> int:
@@ -350,7 +412,7 @@ def _line(question: _Question, asks_fewest: bool, assumed: list[str], *, fits: b
         )
     if len(question.kinds) > 1:
         command = "sweep"
-    gpus, fewest = question.gpus, []
+    gpus, fewest = question.gpus, list[str]()
     if question.nodes:
         gpus = str(int(question.nodes) * _per_node(question.kinds))
     elif not gpus and asks_fewest and fits:

@@ -71,6 +71,9 @@ def usage_error(message: str, words: Sequence[str], chosen: str) -> InputError:
 def _offers(what: str, words: Sequence[str], chosen: str) -> Iterator[str]:
     """What may have been meant, the likeliest first; "" where a reader knows nothing."""
     if not chosen:
+        is_bare = [word.startswith("-") for word in words[2:4]] == [False, True]
+        if words[:2] == ["vllm", "serve"] and is_bare:  # as vLLM takes it
+            yield audit_of_command(words)
         line = command_for(words)
         yield "" if line else of_catalog(words)
         yield _in_our_flags(with_flags(shlex.split(line)[1:]) or line)

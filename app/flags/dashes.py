@@ -33,10 +33,10 @@ MORE: Final = 2
 
 PROGRAMS: Final = frozenset((
     "accelerate", "axolotl", "bash", "colossalai", "deepspeed", "horovodrun", "litgpt", "llamafactory-cli",
-    "mpiexec", "mpirun", "nemo", "python", "python3", "ray", "sbatch", "sh", "srun", "swift", "torchrun",
-    "trl", "tune",
+    "megatron", "mpiexec", "mpirun", "nemo", "python", "python3", "ray", "sbatch", "sglang", "sh", "srun",
+    "swift", "torchrun", "trl", "trtllm-serve", "tune", "vllm",
 ))  # fmt: skip
-"""What starts a training job, or the shell that it is started from."""
+"""What starts a training job or a server, or the shell that it is started from."""
 
 
 def is_here(word: str) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.errors import NO_FEASIBLE_PLAN
+from app.errors import ANSWERED, NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.reports.layout_words import layout_lines, plan_words
+from app.reports.plan import missed_sections, to_its_end
 from app.reports.plan_headline import finish_words, headline, headline_of, money_text, step_text
 from app.reports.refusal import refusal_document
 from app.reports.single_changes import headroom_facts
@@ -31,7 +32,7 @@ _LEAST_GAIN = 0.001
 
 def explain_answer(plan: Plan) -> Answer:
     """Explain a plan."""
-    return explanation_answer(plan, explain(plan))
+    return explanation_answer(to_its_end(plan), explain(plan))
 
 
 def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
@@ -57,11 +58,13 @@ def explanation_answer(plan: Plan, explanation: Explanation) -> Answer:
                 lines=(f"none: of {len(explanation.switches)} tried, none is faster or leaner",),
             )
         )
+    missed, limits = missed_sections(plan), plan.campaign.missed if plan.campaign else ()
     return Answer(
         headline=headline_of(plan),
-        sections=tuple(sections),
-        document=lambda: json_text(unstructure(explanation)),
+        sections=(sections[0], *missed, *sections[1:]),
+        document=lambda: json_text({**unstructure(explanation), "missed": list(limits)}),
         records=tuple(unstructure(change) for change in explanation.what_if),
+        exit_code=NO_FEASIBLE_PLAN if missed else ANSWERED,
     )
 
 

@@ -42,7 +42,7 @@ def plan_answer(
         headroom: What its free memory costs, where that was searched for.
         switch: The switch that would shorten its step most, where any was tried.
     """
-    plan = _to_its_end(plan)
+    plan = to_its_end(plan)
     sections: list[Section] = [
         headline_facts(plan),
         *_tight(plan),
@@ -61,7 +61,7 @@ def plan_answer(
     )
     if notes:
         sections.append(Lines(title="Assumed", lines=notes))
-    missed = _missed(plan)
+    missed = missed_sections(plan)
     return Answer(
         headline=headline_of(plan),
         sections=(sections[0], *missed, *sections[1:]),
@@ -72,18 +72,13 @@ def plan_answer(
     )
 
 
-def _missed(plan: Plan) -> tuple[Section, ...]:
+def missed_sections(plan: Plan) -> tuple[Section, ...]:
     """The limits of its run that a plan misses: the answer to whether they are kept is no."""
-    if plan.campaign is None:
-        return ()
-    from planner.analysis.capacity import Limits
-
-    job = plan.request.job
-    lines = missed_words(plan.campaign, Limits(deadline_s=job.deadline_s, budget_usd=job.budget_usd))
+    lines = missed_words(plan)
     return (Lines(title="Missed", lines=lines),) if lines else ()
 
 
-def _to_its_end(plan: Plan) -> Plan:
+def to_its_end(plan: Plan) -> Plan:
     """The plan with its campaign where tokens are asked; nothing of it is loaded for a step alone."""
     if plan.request.job.total_tokens is None:
         return plan

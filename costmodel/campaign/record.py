@@ -412,6 +412,14 @@ class Campaign:
     deadline_chance: float | None = None
     budget_chance: float | None = None
 
+    @property
+    def missed(self) -> tuple[Limit, ...]:
+        """The job's own limits that are kept in hardly any run."""
+        chances: dict[Limit, float | None] = {"deadline": self.deadline_chance, "budget": self.budget_chance}
+        return tuple(
+            name for name, chance in chances.items() if chance is not None and limit_word(chance) == "missed"
+        )
+
     def chance_within_s(self, seconds: float) -> float:
         """Chance, in 0…1, that the run is finished within so many seconds."""
         return chance_within(self.percentile_days, seconds / DAY)

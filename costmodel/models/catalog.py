@@ -206,7 +206,7 @@ def _resembling(name: str) -> str:
         raise UnknownNameError(
             f"model {shown(name)} is known by its name alone",
             f"not known here: {missing}",
-            "give its config.json, which says so: --model PATH",
+            "give the path of its config.json, which says so",
             _close_to(name),
         )
     known: list[str] = []
@@ -230,7 +230,7 @@ def _resembling(name: str) -> str:
     raise UnknownNameError(
         f"unknown model {shown(name)}",
         f"none of the {len(model_names())} known names match; no word is left out that may change a shape",
-        f"{listed} of any other give its config.json: --model PATH",
+        f"{listed} of any other give the path of its config.json",
         close,
     )
 

@@ -139,9 +139,9 @@ def pins_of(layout: ParallelLayout, knob: Knob) -> tuple[str, ...]:
         {"dp", "axis_order", *(("microbatch_size",) if knob == "microbatch" else ())},
     )
     values = {each.name: getattr(layout, each.name) for each in fields(layout) if each.name not in kept}
-    told = {name: value for name, value in values.items() if value != getattr(plain, name)}
-    told |= {"layers_of_stage": "auto"} if layout.pp > 1 else {}
-    return tuple(f"layout.{name}={str(value).lower()}" for name, value in told.items())
+    settings = {name: value for name, value in values.items() if value != getattr(plain, name)}
+    settings |= {"layers_of_stage": "auto"} if layout.pp > 1 else {}
+    return tuple(f"layout.{name}={str(value).lower()}" for name, value in settings.items())
 
 
 def climbed(flags: Flags, knob: Knob, priced: Priced) -> Ladder:

@@ -48,6 +48,16 @@ def read_gpu_range(text: str, largest: int) -> tuple[int, int]:
     return low, high
 
 
+def end_of_gpus(needed: float) -> int:
+    """Where a range ends that holds so many GPUs: the next power of two, or three quarters of it.
+
+    >>> end_of_gpus(100), end_of_gpus(1100), end_of_gpus(42_600)
+    (128, 1536, 49152)
+    """
+    power = 1 << (max(1, math.ceil(needed)) - 1).bit_length()
+    return power * 3 // 4 if needed <= power * 3 / 4 else power
+
+
 def suited_gpus(
     low: int, high: int, batch: int, gpus_per_node: int, most: int = MOST_TRIED
 ) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -78,7 +79,35 @@ def test_a_limit_that_is_missed_is_no_success(limits: tuple[str, ...], code: int
     answer = plan(*RUN, *limits)
     assert answer.returncode == code
     assert ("is missed: nine runs in ten take" in " ".join(answer.stdout.split())) == bool(code)
-    assert plan(*RUN, *limits, "--json").returncode == code
+    written = plan(*RUN, *limits, "--json")
+    assert written.returncode == code
+    missed = json.loads(written.stdout)["missed"]
+    assert bool(missed) == bool(code)
+    assert {f"--{name}" for name in missed} <= {*limits}
+    assert plan("explain", *RUN, *limits).returncode == code
+
+
+def test_a_sweep_of_which_no_point_keeps_the_deadline_is_no_success() -> None:
+    """A point that misses it says so in its row; one that keeps it is the answer."""
+    small = ("sweep", "--model", "8b", "--gpus", "64,512", "--tokens", "1T", "--deadline")
+    none, some = plan(*small, "1d"), plan(*small, "12d")
+    assert (none.returncode, some.returncode) == (1, 0)
+    assert none.stdout.count("missed") == 2
+    assert some.stdout.count("missed") == 1
+
+
+def test_what_is_said_to_keep_a_limit_keeps_it() -> None:
+    """The later deadline, the larger budget, and the range of GPUs, each as it is typed."""
+    told = " ".join(plan(*RUN, "--deadline", "10d", "--budget", "$100").stdout.split())
+    later, budget = re.search(r"--deadline \d+d", told), re.search(r"--budget \d+", told)
+    more = re.search(r"--objective gpus --gpus \.\.\d+", told)
+    assert later
+    assert budget
+    assert more
+    assert plan(*RUN, *later[0].split(), *budget[0].split()).returncode == 0
+    assert plan(*RUN[:2], *RUN[4:], "--deadline", "10d", *more[0].split()).returncode == 0
+    far = plan(*RUN, "--deadline", "1h").stdout
+    assert "--objective gpus" not in far
 
 
 def test_a_limit_that_may_be_kept_is_answered() -> None:

@@ -36,7 +36,7 @@ def ends_before_searching(patch: pytest.MonkeyPatch) -> None:
     for name in ("find_plan", "searched_plan", "finished_plan", "given_plan"):
         patch.setattr(plan, name, searches)
     understood = understand.understand_serving
-    patch.setattr(understand, "understand_serving", lambda flags: searches(understood(flags)))
+    patch.setattr(understand, "understand_serving", lambda flags, **more: searches(understood(flags, **more)))
 
 
 def refusal(line: str, capfd: pytest.CaptureFixture[str]) -> str:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.analysis.plan_diff import diff_answer
+from app.cli import run
 from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
 from app.reports.plan import plan_answer
 from planner.analysis.diff import changed_choices, changed_quantities
@@ -259,3 +260,34 @@ def test_the_headline_names_what_few_jobs_have(said, named):
     headline = " ".join(done.stdout.partition("\n\n")[0].split())
     assert headline.startswith("llama-3.1-8b on")
     assert named in headline
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--model", "405b", "--gpus", "8", "--json"], 1),
+        (["serve", "--model", "405b", "--gpus", "1", "--gpu", "h100-sxm", "--rate", "1/s", "--json"], 1),
+        (["estimate", "--model", "8b", "--gpus", "6", "--set", "layout.tp=4"], 2),
+        (["--model", "nothing", "--gpus", "8", "--json"], 2),
+        (["ladder", "--model", "8b", "--gpus", "8", "--nothing", "1", "--json"], 2),
+    ],
+)
+def test_a_refusal_is_written_to_the_file_of_its_answer(
+    words: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No document of an earlier run stays in its place; the three lines are told all the same."""
+    path = tmp_path / "answer.json"
+    path.write_text("{}", encoding="utf-8")
+    assert run([*words, "-o", str(path)]) == code
+    out, told = capsys.readouterr()
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert (document["exit_code"], out) == (code, "")
+    assert document["error"] in told
+
+
+def test_a_file_that_is_read_is_not_written_over_by_a_refusal(tmp_path: Path) -> None:
+    """A plan that is damaged is not lost."""
+    path = tmp_path / "plan.json"
+    path.write_text("{", encoding="utf-8")
+    assert run(["explain", str(path), "--json", "-o", str(path)]) == 2
+    assert path.read_text(encoding="utf-8") == "{"
