@@ -79,6 +79,7 @@ def open_more(page) -> None:
     if not page.get_by_role("button", name="Undo").is_visible():
         page.get_by_text("More: cluster, layout").click()
         page.get_by_role("button", name="Undo").wait_for()
+        settle(page)  # a list that is opened while the panel still opens is closed again
 
 
 def choose(page, label: str, option: str) -> None:
