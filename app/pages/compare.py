@@ -104,7 +104,9 @@ def example_requests() -> tuple[PlanRequest, ...]:
 
 
 def show_summary(plans: Sequence[Plan]) -> None:
-    """The numbers that decide, one row a plan."""
+    """The numbers that decide, one row a plan: money of the run, or where none ends, of a billion tokens."""
+    jobs = [plan.request.job for plan in plans]
+    ends, dated = any(job.total_tokens for job in jobs), any(job.deadline_s is not None for job in jobs)
     rows = [
         {
             "": name,
@@ -116,8 +118,7 @@ def show_summary(plans: Sequence[Plan]) -> None:
             "MFU": format_percent(plan.estimate.mfu),
             "peak memory": format_bytes(plan.estimate.peak_memory_bytes),
             "memory": fit_text(plan.estimate.out_of_memory_chance),
-            "$ per B tokens, steps alone": format_usd(plan.estimate.usd_per_billion_tokens),
-            **run_cells(plan, tokens=any(plan.request.job.total_tokens for plan in plans)),
+            **(run_cells(plan, dated=dated) if ends else step_cells(plan)),
         }
         for name, plan in zip(NAMES, plans, strict=False)
     ]
@@ -125,18 +126,20 @@ def show_summary(plans: Sequence[Plan]) -> None:
     draw_table(columns_of(rows), alt="Headline numbers of the plans", tints={"memory": tints})
 
 
-def run_cells(plan: Plan, *, tokens: bool) -> dict[str, str]:
-    """Days and dollars of the whole run, failures included; nothing where no plan has an end."""
-    if not tokens:
-        return {}
+def step_cells(plan: Plan) -> dict[str, str]:
+    """Dollars of a plan whose run has no end."""
+    return {"$ per B tokens, steps alone": format_usd(plan.estimate.usd_per_billion_tokens)}
+
+
+def run_cells(plan: Plan, *, dated: bool) -> dict[str, str]:
+    """Days and dollars of the whole run, failures included; where one is `dated`, its deadline's chance."""
     run = campaign_or_none(plan)
-    if run is None:
-        return {"days": "–", "$ of the run": "–", "deadline": "–"}
-    return {
-        "days": three_digits(run.days.p50),
-        "$ of the run": "–" if run.usd is None else format_sum(run.usd.p50),
-        "deadline": "–" if run.deadline_chance is None else kept_words(run.deadline_chance),
+    chance = None if run is None else run.deadline_chance
+    cells = {
+        "days": "–" if run is None else three_digits(run.days.p50),
+        "$ of the run": "–" if run is None or run.usd is None else format_sum(run.usd.p50),
     }
+    return cells | ({"deadline": "–" if chance is None else kept_words(chance)} if dated else {})
 
 
 def show_plan(name: str, plan: Plan) -> None:

@@ -96,7 +96,7 @@ def surfaces(plan: Plan, limits: Limits) -> Iterator[Shown]:
     assert cell.offer is not None
     assert cell.offer.days is not None
     yield Shown(where="time against money", days=cell.offer.days.p50, usd=cell.offer.usd.p50)
-    compared = run_cells(plan, tokens=True)
+    compared = run_cells(plan, dated=True)
     yield Shown(
         where="compare",
         days=float(compared["days"]),
