@@ -51,7 +51,7 @@ def show_money(plan: Plan, limits: Limits) -> None:
             icon=":material/input:",
         )  # fmt: skip
     else:
-        st.caption("The number at a mark is its GPUs. Click a mark to load it.")
+        st.caption("A mark is a kind and a number of GPUs. Click one to load it.")
 
 
 def capacity_columns(cells: Sequence[Cell], limits: Limits) -> dict[str, list[str]]:
