@@ -71,7 +71,7 @@ class Linear(nn.Linear):
     """A projection by the rows of its weight that this rank holds (column-parallel when split).
 
     `lora_A` and `lora_B` are the matrices of an adapter, `scale` the factor of their product
-    (`executor.adapters.low_rank`); `products` is what it multiplies in.
+    (`executor.model.low_rank`); `products` is what it multiplies in.
     """
 
     may_be_narrow = True

@@ -18,13 +18,13 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodel.layout import ParallelLayout
 from costmodel.parallel.divisions import HEADS
-from executor.adapters.low_rank import freeze_others
 from executor.comm import sharding
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import TensorAxis
 from executor.model.attention import kernels
 from executor.model.attention.attend import ContextAxis, sequence_positions
+from executor.model.low_rank import freeze_others
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.products.operators import OPERATORS
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention

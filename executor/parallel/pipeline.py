@@ -25,13 +25,13 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.updates.adapters import Adapter
-from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup, arrive
 from executor.comm.mesh import Meshes
 from executor.model.attention.documents import Documents
 from executor.model.delayed import DelayedGradients, WeightGradients, accumulate
 from executor.model.linear import Linear, RowLinear
 from executor.model.load_balance import Balance
+from executor.model.low_rank import add_adapter
 from executor.model.moe import Experts, balance_routers
 from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from executor.adapters.low_rank import initial_std, is_added, starts_at_zero
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import local
 from executor.model.hf_names import plain_names
+from executor.model.low_rank import initial_std, is_added, starts_at_zero
 from executor.model.pretrained import check_used, published_part
 from executor.model.transformer import CausalLM, build_model, norm_offset
 from executor.parallel.draw import draw_normal

@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 
 from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import Adapter
-from executor.adapters.low_rank import add_adapter, is_added
 from executor.model.hf_config import published_config
 from executor.model.hf_publish import targets
+from executor.model.low_rank import add_adapter, is_added
 from executor.model.transformer import CausalLM, build_model
 from executor.training.checkpoint import WRITING
 from executor.training.publish import DTYPES, SavedCheckpoint, load_whole, require_empty

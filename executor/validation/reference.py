@@ -10,10 +10,10 @@ import torch
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.updates.adapters import Adapter
-from executor.adapters.low_rank import add_adapter
 from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
+from executor.model.low_rank import add_adapter
 from executor.model.moe import balance_routers
 from executor.model.products.formats import EightBits, multiply_in
 from executor.model.transformer import CausalLM, build_model

@@ -16,9 +16,9 @@ from app.actions.runs.training_run import require_trained_as_planned
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from costmodel.updates.adapters import parse_adapter
-from executor.adapters.low_rank import add_adapter, is_added
 from executor.bench.local_ranks import run_ranks
 from executor.launch.supervise import with_plan, write_run
+from executor.model.low_rank import add_adapter, is_added
 from executor.model.transformer import build_model
 from executor.parallel.weights import assemble, initialize, parts
 from executor.training import loop

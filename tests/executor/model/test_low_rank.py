@@ -17,7 +17,7 @@ from costmodel.campaign.checkpoint import checkpoint_bytes
 from costmodel.job import TrainingJob
 from costmodel.stack import stack
 from costmodel.updates.adapters import Adapter, parse_adapter
-from executor.adapters.low_rank import add_adapter, is_added
+from executor.model.low_rank import add_adapter, is_added
 from executor.model.transformer import build_model
 from executor.parallel import weights
 from executor.parallel.weights import initialize

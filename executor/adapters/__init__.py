@@ -1,1 +1,0 @@
-"""Matrices that are trained beside frozen weights."""
