@@ -275,8 +275,8 @@ def unseen_words(unseen: Unseen) -> str:
         f"**{known.runs} runs of {known.publishers} publishers that no constant was fitted to: {errors} % "
         f"(median / mean / p90), {percent(known.in_band, digits=0)} % of them inside their 80 % band.** "
         "Expect this of your own first question. "
-        f"{memory.memory_rows} of their peaks of memory: {percent(memory.memory_median_error)} % in the "
-        f"median, {percent(memory.memory_p90_error)} % at p90."
+        f"Peak memory of {memory.memory_rows} runs of such publishers, most of them untimed: "
+        f"{percent(memory.memory_median_error)} % in the median, {percent(memory.memory_p90_error)} % at p90."
     )
 
 

@@ -110,6 +110,6 @@ def _reading(timed: Sequence[RunResult]) -> str:
         return "No run has both a measured and a predicted step time."
     errors = np.abs([result.error or 0.0 for result in timed])
     return (
-        f"Over {len(timed):,} runs the median error is {format_percent(float(np.median(errors)))}, "
+        f"Over {len(timed):,} timed runs the median error is {format_percent(float(np.median(errors)))}, "
         f"and nine of ten are within {format_percent(float(np.quantile(errors, 0.9)))}."
     )
