@@ -40,6 +40,7 @@ def started_here() -> list[str]:
     return found
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "servers"),

@@ -53,6 +53,7 @@ def outcome(kind: FaultyKind, culprit: int, seconds: float, folder: Path) -> str
     return "" if abs(first.seconds - lost) <= 0.15 * lost else f"{first.seconds:.2f} s of {lost:.2f} s"
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_fault_is_named_first(tmp_path: Path, kind: FaultyKind) -> None:
     assert outcome(kind, 1, SECONDS, tmp_path) == ""
@@ -81,6 +82,7 @@ def outcome_of_link(full_mbit: int, slow_mbit: int, folder: Path) -> str:
     )
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.skipif(not possible(), reason="this machine gives no networks of one's own")
 @pytest.mark.parametrize("slow_mbit", [50, 100])
