@@ -11,10 +11,9 @@ import numpy as np
 from app.quantities import format_share
 from app.reports.answer import NO_BREAK, Answer, Lines, Section, Table, json_text
 from app.reports.answer import Facts as Pairs
-from app.reports.audit.facts import fact_record, facts_table
+from app.reports.audit.facts import fact_record, facts_table, shown_facts
 from costmodel.calibration.bench_files import Figures
 from costmodel.serving.simulation.simulator import Simulation
-from planner.audit.facts import JobFact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
 from planner.audit.serving.running import RunningServer
@@ -32,7 +31,7 @@ def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
     sections: list[Section] = [_started(audit)]
     if audit.reading.facts.by_field:
-        sections.append(facts_table(audit.reading, _shown(audit)))
+        sections.append(facts_table(audit.reading, shown_facts(audit.reading, _GROUPS)))
     rows = tuple((load.load.source, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
@@ -200,12 +199,6 @@ _LOOK_FOR_PROMPTS = (
     "kernels compiled at the first requests (warm up), prompts that queue behind others, a fallback of "
     "attention or quantised kernels, a cache that travels over TCP in place of RDMA"
 )
-
-
-def _shown(audit: ServingAudit) -> list[JobFact]:
-    """Facts of a server, in the order of groups."""
-    facts = audit.reading.facts.by_field.values()
-    return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]
 
 
 def _load_sections(audit: LoadAudit) -> list[Section]:
@@ -413,10 +406,10 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value
-            for fact in _shown(audit)
+            for fact in shown_facts(audit.reading, _GROUPS)
             if fact.name.startswith("layout.")
         },
-        "facts": [fact_record(fact) for fact in _shown(audit)],
+        "facts": [fact_record(fact) for fact in shown_facts(audit.reading, _GROUPS)],
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
         **start_keys(audit.start),
