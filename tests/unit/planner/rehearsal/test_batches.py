@@ -137,8 +137,8 @@ def test_tokens_come_when_the_simulation_says_and_one_a_step() -> None:
     for i, (seen, first_s, last_s) in enumerate(found):
         assert seen[-1] == 6
         assert seen == sorted(set(seen))
-        assert first_s == pytest.approx(expected.first_token_s[i], abs=0.03 + late.seconds)
-        assert last_s == pytest.approx(expected.finish_s[i], abs=0.03 + late.seconds)
+        assert first_s == pytest.approx(expected.first_token_s[i], abs=0.03 + 2 * late.seconds)
+        assert last_s == pytest.approx(expected.finish_s[i], abs=0.03 + 2 * late.seconds)
 
 
 def test_a_server_speaks_the_protocol_of_openai_and_refuses_what_is_none(
@@ -206,7 +206,7 @@ def test_programs_do_what_their_words_say(
         finished(asyncio.wait_for(play(), 20))
     found = structure(read_json(script.results), MeasuredRequests, "results")
     expected = simulate(script.pools[""].times, RULES, load)
-    assert found.ttft_s == pytest.approx(expected.ttft_s.tolist(), abs=0.04 + late.seconds)
+    assert found.ttft_s == pytest.approx(expected.ttft_s.tolist(), abs=0.04 + 2 * late.seconds)
     assert found.tpot_s == pytest.approx(expected.tpot_s.tolist(), abs=0.01 + late.seconds)
 
 
