@@ -1,10 +1,10 @@
 """Which seeded faults the suite finds: `python benchmarks/mutants.py --faults 100 --seed 1`.
 
 A fault is one operator, comparison or constant of the code, changed in a copy of the checkout. The tests
-that reach it by imports run, nearest first, until one is red or their CPU seconds (`--seconds`) are spent:
-other load on the machine decides nothing. A red test counts if it is red again with the fault and green
-without it. Survivors may meet the whole suite (`--whole 10`). The same seed gives the same faults wherever
-the code is the same.
+that reach it by imports run, its own examples and the nearest first, until one is red or their CPU seconds
+(`--seconds`) are spent: other load on the machine decides nothing. A red test counts if it is red again
+with the fault and green without it. Survivors may meet the whole suite (`--whole 10`). The same seed gives
+the same faults wherever the code is the same.
 
 `--against REVISION` draws faults in functions that stand alike in that revision, and tries each in both:
 two suites are compared by the same faults. `--output FILE` holds a line of JSON for each verdict; what
@@ -81,7 +81,7 @@ Site = ast.BinOp | ast.Compare | ast.BoolOp | ast.Constant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One change of one file, and what became of it: killed, survived, hung, or unreached by any test."""
+    """One change of one file, and what became of it: killed, survived, or unreached by any test."""
 
     number: int
     part: str
@@ -344,37 +344,41 @@ def tried(fault: Fault, tree: Tree, tests: Sequence[str], seconds: float) -> Fau
         return replace(fault, outcome="unreached")
     path = tree.folder / fault.file
     whole, faulty = path.read_text(encoding="utf-8"), faulty_text(tree, fault)
-    left, size, spent = list(tests), quick.FIRST_GROUP, 0.0
+    left, size, spent = [fault.file, *tests], quick.FIRST_GROUP, 0.0
     try:
         while left and spent < seconds:
             path.write_text(faulty, encoding="utf-8")
-            red, cpu_s = first_red(tree, left[:size], seconds - spent)
-            spent += cpu_s
-            if red == HUNG:
-                return replace(fault, outcome=HUNG, cpu_s=round(spent, 1))
-            if not red:
+            run = tested(tree, left[:size], seconds - spent)
+            spent += run.cpu_s
+            if run.verdict == "green":
                 left, size = left[size:], 2 * size
                 continue
-            again, _ = first_red(tree, [red], seconds)
+            again = tested(tree, [run.test], seconds)
+            if run.verdict == "unended" and again.verdict == "green":
+                break  # the seconds are spent, and not by one test
             path.write_text(whole, encoding="utf-8")
-            if again and not first_red(tree, [red], seconds)[0]:
-                return replace(fault, outcome="killed", test=red, cpu_s=round(spent, 1))
-            tree.red.add(red)  # it fails now and then, or always: it judges nothing here
+            if again.verdict != "green" and tested(tree, [run.test], seconds).verdict == "green":
+                return replace(fault, outcome="killed", test=run.test, cpu_s=round(spent, 1))
+            tree.red.add(run.test)  # it fails now and then, or always: it judges nothing here
     finally:
         path.write_text(whole, encoding="utf-8")
     return replace(fault, outcome="survived", cpu_s=round(spent, 1))
 
 
-HUNG: Final = "hung"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What tests say: `green`; `red` and the first that is; `unended` and the one that ran at the end."""
+
+    verdict: str
+    test: str
+    cpu_s: float
 
 
-def first_red(tree: Tree, tests: Sequence[str], seconds: float) -> tuple[str, float]:
-    """The first test that is red, `hung` where none ends, nothing where all are green; and the CPU seconds.
-
-    What the end of the seconds interrupts counts as green.
-    """
+def tested(tree: Tree, tests: Sequence[str], seconds: float) -> Run:
+    """Run tests, which may be files, until the first is red or so many CPU seconds are spent."""
     known = [word for red in sorted(tree.red) for word in ("--deselect", red)]
-    words = [str(tree.python), "-m", "pytest", "-n", "0", "-q", "-x", "--tb=no", "-m", TESTED, *known, *tests]
+    options = ["-n", "0", "-v", "-rfE", "-x", "--tb=no", "-m", TESTED]
+    words = [str(tree.python), "-m", "pytest", *options, *known, *tests]
     with tempfile.TemporaryFile("w+") as out:
         running = subprocess.Popen(
             words, cwd=tree.folder, stdout=out, stderr=out, start_new_session=True, env=_environment(tree)
@@ -385,16 +389,21 @@ def first_red(tree: Tree, tests: Sequence[str], seconds: float) -> tuple[str, fl
                 time.sleep(REST_S)
                 cpu_s = max(cpu_s, _computed(running.pid))
                 if time.monotonic() - began_s > PATIENCE * seconds:
-                    return HUNG, cpu_s
+                    break
+            ended = running.poll() is not None
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
-        if running.returncode in (0, quick.NOTHING_SELECTED, -signal.SIGKILL):
-            return "", cpu_s
         out.seek(0)
-        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", out.read(), re.MULTILINE)
-    return found[1] if found else tests[0], cpu_s
+        said = out.read()
+    if ended and running.returncode in (0, quick.NOTHING_SELECTED):
+        return Run(verdict="green", test="", cpu_s=cpu_s)
+    if not ended:
+        begun = said.rpartition("\n")[2].strip()
+        return Run(verdict="unended", test=begun if "::" in begun else tests[0], cpu_s=cpu_s)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", said, re.MULTILINE)
+    return Run(verdict="red", test=failed[1] if failed else tests[0], cpu_s=cpu_s)
 
 
 def _computed(session: int) -> float:
