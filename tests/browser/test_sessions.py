@@ -18,7 +18,6 @@ FEW_SESSIONS = tries(20, 50)
 MOST_GROWTH = FEW_SESSIONS * 24 / 50 * MIB  # about three times what they were seen to hold more
 
 
-@pytest.mark.clock
 def test_ten_sessions_at_once_are_answered_and_leave_no_memory_behind():
     """Ten new questions together, then the same from the cache; many more sessions hold no more, workers included."""
     with dashboard() as (port, server):
