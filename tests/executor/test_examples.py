@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.counts import cases_of_run, tries
+from tests.patience import undisturbed
 from tools.write_examples_page import PAGE, page
 
 NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
@@ -85,9 +86,13 @@ def test_measured_bubble_is_that_of_the_replayed_schedule(
     schedule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bubble of four stages is near the replayed one, and interleaving makes it smaller than a fifth."""
-    predicted, measured = run("pipeline_transformer", capsys, "--schedule", schedule)["bubble share"]
-    assert measured == pytest.approx(predicted, abs=0.08)
-    assert (predicted < 0.22) == (schedule == "interleaved")
+
+    def wrong() -> str:
+        predicted, measured = run("pipeline_transformer", capsys, "--schedule", schedule)["bubble share"]
+        assert (predicted < 0.22) == (schedule == "interleaved")
+        return "" if measured == pytest.approx(predicted, abs=0.08) else f"{measured} of {predicted}"
+
+    assert undisturbed(wrong) == ""
 
 
 @pytest.mark.slow

@@ -8,14 +8,17 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests import patience
 from tests.clock_lane import CLOCK, Lane, pytest_collection_modifyitems
-from tests.patience import LEAST_S, PATIENCE_S
+from tests.patience import LEAST_S, PATIENCE_S, undisturbed
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT_S = 0.05
@@ -142,6 +145,39 @@ def test_no_test_of_a_run_overlaps_a_clock(tmp_path: Path) -> None:
     for place, (name, word) in enumerate(events):
         if name.startswith(CLOCK) and word == "in":
             assert events[place + 1] == [name, "out"]
+
+
+# ── a machine that is somebody else's ─────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("late_s", "verdicts", "tries"),
+    [
+        (0.0, ["wrong"], 1),
+        (1.0, ["wrong", ""], 2),
+        (1.0, ["wrong", "wrong", "wrong"], 3),
+        (1.0, [""], 1),
+    ],
+)
+def test_a_measurement_is_taken_again_where_the_machine_was_disturbed(
+    late_s: float, verdicts: list[str], tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only there: what is wrong on a calm machine is wrong at once."""
+    monkeypatch.setattr(patience, "Lateness", lambda: nullcontext(SimpleNamespace(seconds=late_s)))
+    left = iter(verdicts)
+    found = undisturbed(lambda: next(left))
+    assert found.startswith(verdicts[tries - 1])
+    assert bool(found) == bool(verdicts[tries - 1])
+    assert len(list(left)) == len(verdicts) - tries
+
+
+def test_a_sleep_beside_says_how_late_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tick that takes a tenth of a second more is so late."""
+    sleep = time.sleep
+    monkeypatch.setattr(patience.time, "sleep", lambda seconds: sleep(seconds + 0.1))
+    with patience.Lateness() as late:
+        pass
+    assert late.seconds >= 0.1
 
 
 # ── who must be marked ────────────────────────────────────────────────────────────────────────────────────
