@@ -152,10 +152,9 @@ def _posterior(
     for _ in range(ROUNDS):
         remaining, logs = _given(shares, ratios, np.sqrt(variances), prior)
         squares = (ratios - shares @ logs) ** 2 + np.einsum("ij,jk,ik->i", shares, remaining, shares)
-        found = np.maximum(noise**2, (tails * noise**2 + squares) / (tails + 1))
-        if np.allclose(found, variances, rtol=SETTLED, atol=0.0):
+        former, variances = variances, np.maximum(noise**2, (tails * noise**2 + squares) / (tails + 1))
+        if np.allclose(former, variances, rtol=SETTLED, atol=0.0):
             break
-        variances = found
     return remaining, logs, variances
 
 
