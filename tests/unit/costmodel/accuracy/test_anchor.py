@@ -178,25 +178,23 @@ def drawn_errors(far_by: float) -> tuple[list[float], list[float]]:
 
 
 def test_one_random_run_of_an_unseen_source_lowers_its_errors() -> None:
-    """From 6.9 to 6.6 % in the mean of the second data set, 14.3 to 13.6 at nine in ten.
-
-    In the median 4.7 stays: half of the rows are as near as one run of their source says.
-    """
+    """From 6.6 to 6.2 % in the mean of the second data set, 13.7 to 12.5 at nine in ten, 4.8 to 4.4 in the median."""
     before, after = drawn_errors(0.0)
     assert len(after) > 5000
     assert np.mean(after) < np.mean(before)
     assert np.quantile(after, 0.9) < np.quantile(before, 0.9)
-    assert np.median(after) < 1.02 * np.median(before)
+    assert np.median(after) < np.median(before)
 
 
 @pytest.mark.xfail(
     strict=True,
-    reason="0.716 of the median, 0.705 of the mean: SimuMax on B200, 5.5 % off, is one of them now",
+    reason="0.73 of the median, 0.82 of the mean: one run a third off says less of a level than of itself",
 )
 def test_where_a_source_is_off_as_a_whole_one_run_takes_three_tenths_of_the_error() -> None:
-    """From 7.3 to 4.8 %, of sources a twentieth off or more in the median: a level that nobody had measured.
+    """Of sources a twentieth off or more in the median: a level that nobody had measured.
 
-    As much of the mean, 11.1 to 7.4 %, and of what nine in ten stay below, 25.9 to 16.5.
+    From 6.8 to 5.0 %, 9.7 to 7.9 of the mean, 20.9 to 20.2 of what nine in ten stay below. Where one run is a
+    third off, two that agree are what moves the level.
     """
     before, after = drawn_errors(0.05)
     assert len(after) > 1500
