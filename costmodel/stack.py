@@ -198,6 +198,8 @@ class StackMemory:
         frees_loss: What the loss holds is free before the layers' backward, and gradients that no earlier
             microbatch left do not exist at it: the peak is the largest of these moments (torch's autograd).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
+        offloads_gradients: A gradient goes to host memory as soon as it is reduced, where the optimizer's state is
+            there; otherwise it stays (Megatron-Core's hybrid optimizer).
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.
@@ -231,6 +233,7 @@ class StackMemory:
     keeps_odd_products: bool = False
     frees_loss: bool = False
     gradients_on_demand: bool = False
+    offloads_gradients: bool = False
     kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0
     frozen_weight_bytes: float = 2.0

@@ -46,7 +46,8 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
 
     ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
-    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. N is
+    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. Where
+    the master weights wait in host memory, w is what is left of a parameter, and g if it goes there too. N is
     the shard degree for dense parameters, and its share of the expert replicas for experts.
 
     Args:
@@ -62,10 +63,12 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
     gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
     updated = optimizer(job.optimizer)
-    resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
     offload = job.offload
+    away = offload.updated if offload else 0.0
+    resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master) * (1 - away)
+    gradient_bytes *= 1 - away * stack.memory.offloads_gradients
     kept = kept_bytes(updated, stack) - np.where(stages[1], 0.0, _weights_among(updated, stack))
-    optimizer_bytes = kept * (1 - offload.updated if offload else 1)
+    optimizer_bytes = kept * (1 - away)
     optimizer_bytes += job.compression.kept_bytes(stack.memory.gradient_bytes) if job.compression else 0.0
     optimizer_bytes += job.apart.kept_bytes if job.apart else 0.0
     on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
