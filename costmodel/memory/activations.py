@@ -111,22 +111,22 @@ def working_bytes(ops: Sequence[Op], *, frees: bool = False) -> Quantity:
 
     A linear needs its whole input and the gradients of input and output; unfused attention needs the
     gradients of the scores before and after softmax; attention of a split sequence the buffers of its
-    exchange.
+    exchange; an unfused gate the gradients of its product and of both factors.
 
     Args:
         ops: Operations of a layer.
         frees: Whether what operations after it had kept is free by then.
     """
     largest: Quantity = 0.0
-    freed: Quantity = 0.0
+    gone: Quantity = 0.0
     for op in reversed(ops):
         size = op.working_bytes
         if op.kind in LINEAR:
             size = np.maximum(size, HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k))
         if op.kind is OpKind.ATTENTION and not op.fused:
             size = np.maximum(size, 2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens)
-        largest = np.maximum(largest, size - freed)
-        freed = freed + frees * op.saved_bytes
+        largest = np.maximum(largest, np.maximum(size - frees * gone, op.gradient_bytes - gone))
+        gone = gone + op.saved_bytes
     return largest
 
 

@@ -187,14 +187,15 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
+    same = 0 if at.work.stack.memory.keeps_wide_norms else 1  # its input, which a norm keeps in fp32 instead
     return LayerMemory(
         state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index] * _inputs_held(at),
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.work.stack) + beside,
-        recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
-            at.index
-        ],
+        recompute_working_bytes=(
+            share.saved_bytes[none] - (same - IN_TRANSIT * away) * share.saved_bytes[full]
+        )[at.index],
     )
 
 

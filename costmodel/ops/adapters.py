@@ -111,7 +111,8 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
     The sum with the frozen product moves 3·m·n forward, that of the two input gradients 3·m·k backward; where
     passes are not fused each of j adapters adds its own, and scaling moves 2·m·n each way. Dropout moves
     its input twice and a mask of a byte, forward and backward: 10·m·k bytes in all; the mask is kept, and in
-    the place of the input what is left of it, by each of j adapters where passes are not fused.
+    the place of the input what is left of it, by each of j adapters where passes are not fused. An input
+    that another operation needs for its own gradient (attention its output) is kept beside it.
     """
     r, j = adapter.rank, op.joins
     if op.kind is OpKind.GROUPED_GEMM:
@@ -127,7 +128,8 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
     fused = stack.timing.fused_elementwise
     if adapter.dropout:
         dropped = 1 if fused else j
-        kept = kept + rows * op.k * (dropped + HALF_BYTES * (dropped - 1))
+        left = dropped - (0 if op.input_is_shared else 1)
+        kept = kept + rows * op.k * (dropped + HALF_BYTES * left)
     up = replace(up, saved_bytes=kept, saved_bytes_selective=kept)
     moved = 3 * rows * (op.n + op.k * (1 if fused else j)) + (0 if fused else 4 * rows * op.n)
     moved = moved + (5 * rows * op.k if adapter.dropout else 0)

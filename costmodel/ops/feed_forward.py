@@ -281,7 +281,7 @@ def _experts(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     experts = model.num_experts / shard.ep
     m = busiest(work.job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(work.job), model.mlp_bias
-    activation = _activation(work, "expert_activation", m * experts * F)
+    activation = _activation(work, "expert_activation", m * experts, F)
     down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)
     if "moe_act" in work.stack.timing.recomputed_modules:
         activation, down = repeat(activation), drop_input(down)
@@ -329,7 +329,7 @@ def _matrices(
     )
     return (
         replace(up, joins=gates),
-        _activation(work, f"{name}_activation", T * F),
+        _activation(work, f"{name}_activation", T, F),
         gemm(
             f"{name}_down",
             m=T,
@@ -345,23 +345,25 @@ def _matrices(
     )
 
 
-def _activation(work: Workload, name: str, elements: Quantity) -> Op:
+def _activation(work: Workload, name: str, rows: Quantity, width: Quantity) -> Op:
     """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
-    product pass of 2.
+    product pass of 2. Where autograd multiplies a gate with its rows, the gradients of the product and of both
+    factors exist at once, beside that of the layer's output.
     """
-    stack = work.stack
+    stack, elements, H = work.stack, rows * width, work.model.hidden_size
     gates = 1 + work.model.gated_mlp
     extra = 0 if stack.timing.fused_elementwise else 1
     activated = extra * stack.memory.keeps_activated_gate * work.model.gated_mlp
     width = 1 if stack.memory.keeps_narrow_gates and work.job.is_low_precision else HALF_BYTES
-    return elementwise(
+    op = elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),
         saved_bytes=width * elements * (gates + activated),
         count=1 + extra,
     )
+    return replace(op, gradient_bytes=HALF_BYTES * (elements * (1 + gates) + rows * H)) if activated else op
 
 
 FEED_FORWARDS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {
