@@ -213,7 +213,8 @@ class StackMemory:
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
         loss_chunks: Chunks in which the loss goes through the logits, each with its gradient: 1 keeps all
             logits, 0 takes as many chunks as the vocabulary has hidden sizes.
-        bucket_bytes: Largest gradient bucket under reduction.
+        bucket_bytes: Buffers that gradients are put into to be reduced, there whether replicas are or not
+            (DeepSpeed's `reduce_bucket_size`, twice with `overlap_comm`); a job's buckets are of replicas alone.
         gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
             accumulation keeps as a placeholder gradient.
     """

@@ -310,11 +310,17 @@ def _switched(stack: SoftwareStack, row: Row, recipe: RunRecipe) -> SoftwareStac
         timing = replace(timing, launch_blocking=True)
     narrow = bool(stated(note, "FP8 activations"))
     memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
+    if row.get("bucket_bytes"):
+        memory = replace(memory, bucket_bytes=number_cell(row, "bucket_bytes"))
+    if row.get("logits_dtype", "") == "model":
+        memory = replace(memory, loss_bytes_per_logit=min(UNCAST_LOGIT_BYTES, memory.loss_bytes_per_logit))
     if stated(note, "FP32 gradients"):
         memory = replace(memory, bf16_sum_bytes=FLOAT_BYTES)
     return replace(stack, timing=timing, memory=memory)
 
 
+UNCAST_LOGIT_BYTES = 8.0
+"""Of a loss over logits in sixteen bits: they, their log-softmax and the gradients of both (`pytorch-plain`)."""
 _NOTED: Mapping[str, tuple[str, str]] = {
     "async tensor parallelism": ("tp_overlap", "on"),
     # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)

@@ -153,7 +153,7 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=relief,
-        buffer_bytes=(job.bucket_bytes or stack.memory.bucket_bytes) * (table.replicas > 1),
+        buffer_bytes=stack.memory.bucket_bytes or (job.bucket_bytes or 0.0) * (table.replicas > 1),
         runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
         fragmentation=stack.memory.fragmentation,
     )
