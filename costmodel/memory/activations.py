@@ -48,7 +48,7 @@ class LayerShare:
 def layer_share(
     ops: Sequence[Op],
     shard: ShardShape,
-    hidden_size: int,
+    hidden_size: float,
     *,
     updated: Optimizer | None = None,
     matrices: bool = True,
@@ -59,7 +59,7 @@ def layer_share(
     Args:
         ops: Its operations.
         shard: How it is cut.
-        hidden_size: H.
+        hidden_size: H; 2·H where hidden states are in fp32.
         updated: An optimizer that keeps more of some parameters than of others.
         matrices: Whether its matrices are updated as matrices.
         frees: Whether its backward frees what its operations kept one by one.
@@ -82,7 +82,7 @@ def layer_share(
     )
 
 
-def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: int) -> Quantity:
+def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: float) -> Quantity:
     """Activations that stay between forward and backward of one microbatch of one layer, bytes.
 
     Without fused attention, GQA or gating this is Korthikanti et al. 2022, equations 1–4 and table 2:

@@ -118,6 +118,7 @@ def memory_pieces(
     context = _Context(work, table, known.of_layout, each, _pairs(work, table))
 
     record = optimizer(job.optimizer)
+    hidden = FLOAT_BYTES / HALF_BYTES if job.adapter and job.adapter.is_wide else 1
     updated, blocks = None if record.is_plain else record, len(known.parts) - 2
 
     def share(at: int, ops: Sequence[Op]) -> LayerShare:
@@ -126,7 +127,7 @@ def memory_pieces(
         return layer_share(
             ops,
             tower_shard(seen, job, known.shard) if seen else known.shard,
-            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width,
+            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width * hidden,
             updated=updated,
             matrices=at < blocks,
             frees=stack.memory.frees_in_backward,
@@ -187,7 +188,8 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
-    same = 0 if at.work.stack.memory.keeps_wide_norms else 1  # its input, which a norm keeps in fp32 instead
+    wide = at.work.job.adapter is not None and at.work.job.adapter.is_wide
+    same = 1 if wide or not at.work.stack.memory.keeps_wide_norms else 0  # its input, or a norm's copy in fp32
     return LayerMemory(
         state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.ops.op import HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
+from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
 from costmodel.ops.passes import AUTOCAST_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget
@@ -56,10 +56,12 @@ def adapted(
 def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None, stack: SoftwareStack) -> float:
     """Bytes of a frozen weight: quantised, or as the engine keeps it; none has a master copy.
 
-    The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`).
+    The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`), or is widened.
     """
     quantised = None if job.adapter is None or block is None else job.adapter.quantised_bytes
-    return quantised if op.kind in LINEAR and quantised is not None else stack.memory.frozen_weight_bytes
+    if op.kind in LINEAR and quantised is not None:
+        return quantised
+    return FLOAT_BYTES if job.adapter and job.adapter.is_wide else stack.memory.frozen_weight_bytes
 
 
 def _frozen(
