@@ -192,6 +192,7 @@ class StackMemory:
             and sums gradients in fp32, those of keys and values on their way from rank to rank (torch).
         keeps_expert_outputs: Routing weights multiply what experts give back, which is kept for their
             gradient; otherwise they are applied at the activation.
+        weighs_experts_wide: The same in fp32: what experts give back is kept as a wide copy.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
         keeps_odd_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
@@ -229,6 +230,7 @@ class StackMemory:
     holds_frozen_inputs: bool = False
     sums_context_in_fp32: bool = False
     keeps_expert_outputs: bool = False
+    weighs_experts_wide: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
     keeps_odd_products: bool = False

@@ -189,7 +189,9 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
     wide = at.work.job.adapter is not None and at.work.job.adapter.is_wide
-    same = 1 if wide or not at.work.stack.memory.keeps_wide_norms else 0  # its input, or a norm's copy in fp32
+    same = (
+        1 if wide or not at.work.stack.memory.keeps_wide_norms else 0
+    )  # its input, or a norm's copy in fp32
     return LayerMemory(
         state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],

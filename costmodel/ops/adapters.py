@@ -16,7 +16,17 @@ from dataclasses import replace
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
+from costmodel.ops.op import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    LINEAR,
+    Cover,
+    Op,
+    OpKind,
+    elementwise,
+    gemm,
+    grouped_gemm,
+)
 from costmodel.ops.passes import AUTOCAST_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget

@@ -103,7 +103,7 @@ def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
-    weighed = sent * stack.memory.keeps_expert_outputs
+    weighed = sent * (2 * stack.memory.weighs_experts_wide or stack.memory.keeps_expert_outputs)
     whole = _block_bytes(model, shard) * stack.timing.gathers_tokens
     to_experts, back = (
         (

@@ -72,7 +72,9 @@ class Adapter:
         if (self.kind == "qlora") != (self.base in QUANTISED):
             raise _refused(f"{self.kind} over a base in {self.base}: only qlora has one in nf4 or int8")
         if self.beside == "fp32" and self.base not in QUANTISED:
-            raise _refused(f"beside=fp32 with a base in {self.base}: what is beside quantised weights is widened")
+            raise _refused(
+                f"beside=fp32 with a base in {self.base}: what is beside quantised weights is widened"
+            )
         if not 0 <= self.dropout < 1:
             raise _refused(f"dropout = {shown(self.dropout)} is no share of 0 up to 1")
         if self.alpha is not None and not 0 < self.alpha < math.inf:

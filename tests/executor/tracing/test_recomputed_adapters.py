@@ -24,7 +24,9 @@ from costmodel.models.catalog import model
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers names an attribute of its own anew
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning"
+)  # transformers names an attribute of its own anew
 WIDTH, INNER, HEADS, KEY_HEADS, LENGTH, BATCH = 64, 224, 4, 1, 64, 64
 UNIT = 2 * WIDTH * LENGTH * BATCH
 """Bytes of a hidden state in sixteen bits."""
@@ -65,7 +67,9 @@ def layer_of(adapter: str) -> tuple[Any, Any, Any]:
     )  # fmt: skip
     whole = llama.LlamaModel(config).to(torch.bfloat16)
     if adapter:
-        lora = peft.LoraConfig(r=2, target_modules=list(PROJECTIONS), lora_dropout=0.1 * ("dropout" in adapter))
+        lora = peft.LoraConfig(
+            r=2, target_modules=list(PROJECTIONS), lora_dropout=0.1 * ("dropout" in adapter)
+        )
         whole = peft.get_peft_model(whole, lora, autocast_adapter_dtype=False).base_model.model
         for module in whole.modules():
             if "dropout" in adapter and hasattr(module, "lora_dropout"):

@@ -35,5 +35,7 @@ def test_what_no_gpu_can_have_is_refused(cells: dict[str, str], words: str) -> N
 
 def test_every_published_peak_is_below_the_memory_of_its_gpu(shared_dir: Path) -> None:
     """One printed 162.0 G of two GPUs of 80 GiB: decimal."""
-    rows = [row for row in read_rows(shared_dir / "finetune_runs.csv") if row["id"] == "qwen_readme_profile-033"]
+    rows = [
+        row for row in read_rows(shared_dir / "finetune_runs.csv") if row["id"] == "qwen_readme_profile-033"
+    ]
     assert [read_run(row, 0).peak_memory_bytes for row in rows] == [81 * GB]
