@@ -199,8 +199,8 @@ class StackMemory:
         frees_loss: What the loss holds is free before the layers' backward, and gradients that no earlier
             microbatch left do not exist at it: the peak is the largest of these moments (torch's autograd).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
-        offloads_gradients: A gradient goes to host memory as soon as it is reduced, where the optimizer's state is
-            there; otherwise it stays (Megatron-Core's hybrid optimizer).
+        offloads_gradients: A gradient goes to host memory as soon as it is reduced, where the optimizer's
+            state is there; otherwise it stays (Megatron-Core's hybrid optimizer).
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.
@@ -215,7 +215,7 @@ class StackMemory:
         loss_chunks: Chunks in which the loss goes through the logits, each with its gradient: 1 keeps all
             logits, 0 takes as many chunks as the vocabulary has hidden sizes.
         bucket_bytes: Buffers that gradients are put into to be reduced, there whether replicas are or not
-            (DeepSpeed's `reduce_bucket_size`, twice with `overlap_comm`); a job's buckets are of replicas alone.
+            (DeepSpeed's `reduce_bucket_size`, twice with `overlap_comm`); a job's are of replicas alone.
         gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
             accumulation keeps as a placeholder gradient.
     """

@@ -49,8 +49,8 @@ from topology.base.units import GB, GBIT, GIB, format_bytes
 from topology.builders import default_cluster
 from topology.catalog import cluster, machine_cluster
 from topology.cluster import Cluster
-from topology.hardware.gpu import Gpu
 from topology.hardware.datasheets import machines, reference_machine, sheet_named
+from topology.hardware.gpu import Gpu
 
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
 
@@ -320,7 +320,7 @@ def _switched(stack: SoftwareStack, row: Row, recipe: RunRecipe) -> SoftwareStac
 
 
 UNCAST_LOGIT_BYTES = 8.0
-"""Of a loss over logits in sixteen bits: they, their log-softmax and the gradients of both (`pytorch-plain`)."""
+"""Of a loss over logits in sixteen bits: they, their log-softmax and the gradients of both."""
 _NOTED: Mapping[str, tuple[str, str]] = {
     "async tensor parallelism": ("tp_overlap", "on"),
     # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)

@@ -46,9 +46,9 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
 
     ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
-    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. Where
-    the master weights wait in host memory, w is what is left of a parameter, and g if it goes there too. N is
-    the shard degree for dense parameters, and its share of the expert replicas for experts.
+    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. Of a
+    parameter whose master waits in host memory w is left, and g unless it goes there too. N is the shard
+    degree for dense parameters, and its share of the expert replicas for experts.
 
     Args:
         table: The layouts; zero_stage, shard_degree and expert replicas are read.

@@ -349,8 +349,8 @@ def _activation(work: Workload, name: str, rows: Quantity, width: Quantity) -> O
     """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
-    product pass of 2. Where autograd multiplies a gate with its rows, the gradients of the product and of both
-    factors exist at once, beside that of the layer's output.
+    product pass of 2. Where autograd multiplies a gate with its rows, the gradients of the product and of
+    both factors exist at once, beside that of the layer's output.
     """
     stack, elements, H = work.stack, rows * width, work.model.hidden_size
     gates = 1 + work.model.gated_mlp

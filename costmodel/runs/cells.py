@@ -29,7 +29,7 @@ LARGEST: Mapping[str, int] = {
     "pp": MOST_LAYERS,
     "prefill_pp": MOST_LAYERS,
     "decode_pp": MOST_LAYERS,
-    "bucket_bytes": LARGEST_BUCKET,
+    "bucket_bytes": int(LARGEST_BUCKET),
     "concurrency": MOST_IN_FLIGHT,
     "prefill_batch": MOST_IN_FLIGHT,
     "decode_batch": MOST_IN_FLIGHT,

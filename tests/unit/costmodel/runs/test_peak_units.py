@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy.training_runs import read_run, read_rows
+from costmodel.accuracy.training_runs import read_rows, read_run
 from costmodel.runs.cells import UnsupportedRunError
 from topology.base.units import GB, GIB
 
