@@ -30,5 +30,7 @@ def test_weights_stay_and_gradients_by_engine(
     job = TrainingJob(sequence_length=1024, global_batch_size=4, offload=parse_offload("optimizer:1")[0])
     work = Workload(model=model("llama-2-7b"), job=job, stack=stack(engine))
     each = bytes_per_parameter(work, LayoutTable.from_rows([layout])).dense
-    found = [float(np.ravel(part)[0]) for part in (each.weights_bytes, each.gradients_bytes, each.optimizer_bytes)]
+    found = [
+        float(np.ravel(part)[0]) for part in (each.weights_bytes, each.gradients_bytes, each.optimizer_bytes)
+    ]
     assert found == [weights, gradients, 0.0]
