@@ -36,7 +36,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
-from planner.audit.logged_gpu import shown_figures, shown_gpu
+from planner.audit.logged_gpu import holding_gpu, shown_figures, shown_gpu
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
@@ -54,6 +54,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
+from topology.base.units import format_bytes
 from topology.hardware.datasheets import default_gpu, sheet_named
 
 _FILE_END = re.compile(r"\.ya?ml$", re.IGNORECASE)
@@ -460,8 +461,14 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
 
 
 def _names_model(facts: JobFacts) -> bool:
-    """Whether files name a model, known here or not."""
-    return any(facts.value(f"said.{name}") for name in ("model", "flavor", "model_family", "model_path"))
+    """Whether files name a model, known here or not; a sentence in its place names none."""
+    named = (str(facts.value(f"said.{name}") or "") for name in _OF_MODEL)
+    return any(name and not _SENTENCE.search(name) for name in named)
+
+
+_OF_MODEL = ("model", "flavor", "model_family", "model_path")
+_SENTENCE = re.compile(r"\w\s+\w+\s+\w")
+"""Three words beside each other."""
 
 
 def _sized(facts: JobFacts, notes: _Notes) -> ModelSpec | None:
@@ -518,7 +525,8 @@ def _named(facts: JobFacts) -> ModelSpec | None:
 
 def _unnamed(facts: JobFacts) -> Iterator[str]:
     """Why a name that files give a model names none here, with the flag that does."""
-    name = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
+    said = str(facts.value("said.model") or "")
+    name = "" if _SENTENCE.search(said) else said.rstrip("/").rpartition("/")[2]
     if not name:
         yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
     else:
@@ -564,10 +572,12 @@ def _gpu(reading: Reading, notes: _Notes) -> str:
     if log is not None and (shown := shown_gpu(log, default_gpu())):
         notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}")
         return shown
-    notes.take(
-        "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
-    )
-    return default_gpu()
+    taken, why = default_gpu(), "the file does not say, so give --gpu"
+    peak = log.peak_memory_bytes if log is not None else None
+    if peak and (larger := holding_gpu(peak, taken)) not in ("", taken):
+        taken, why = larger, f"the log prints a peak of {format_bytes(peak)}, more than a {taken} has (--gpu)"
+    notes.take("cluster.gpu", taken, f"GPUs are {taken}: {why}")
+    return taken
 
 
 _OF_DATA, _OF_AXES = "pytorch", "torchtitan"

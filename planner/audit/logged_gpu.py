@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.formats.logs import Measured
 from topology.base.units import TERA, format_bytes
 from topology.catalog import gpus
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import generation_of, sheet_named
 from topology.hardware.gpu import Gpu
 
 TOLERANCE = 0.03
@@ -42,6 +42,29 @@ def shown_gpu(log: Measured | None, usual: str) -> str:
     known = gpus()
     alike = [name for name, gpu in known.items() if can_be(gpu, log, gpu)]
     return usual if usual in alike else next(iter(alike), "")
+
+
+def holding_gpu(peak_bytes: float, usual: str) -> str:
+    """The usual GPU, else that of its maker and with links of its own that has least memory and holds a peak.
+
+    Empty if none does.
+
+    >>> holding_gpu(60e9, "h100-sxm"), holding_gpu(130e9, "h100-sxm"), holding_gpu(194e9, "h100-sxm")
+    ('h100-sxm', 'h200-sxm', 'gb200')
+    """
+    known = gpus()
+    if known[usual].memory_bytes >= peak_bytes:
+        return usual
+    maker = generation_of(known[usual]).maker
+    larger = [
+        name
+        for name, gpu in known.items()
+        if gpu.memory_bytes >= peak_bytes
+        and generation_of(gpu).maker == maker
+        and sheet_named(name).scaleup_gb_per_s > 0
+        and not gpu.derived_from
+    ]
+    return min(larger, key=lambda name: known[name].memory_bytes, default="")
 
 
 def shown_figures(log: Measured) -> str:

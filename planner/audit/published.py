@@ -97,6 +97,24 @@ def published_config(name: str, engine: str) -> PublishedConfig | None:
     return None
 
 
+def published_length(start: str, engine: str) -> tuple[int, str] | None:
+    """The length that all of an engine's configurations have whose names begin so, and its release.
+
+    None where there is none, or where they differ.
+
+    >>> published_length("llama3_8b_pretrain", "Megatron-Bridge")
+    (8192, '26.08')
+    """
+    lengths = {
+        (int(str(setting.value)), config.release)
+        for (whose, name), config in _table().items()
+        if whose == engine and name.startswith(f"{start}_")
+        for setting in config.settings
+        if setting.path[-1] == "seq_length"
+    }
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 @functools.cache
 def _table() -> Mapping[tuple[str, str], PublishedConfig]:
     """Every configuration, by engine and name; of several releases the last in the file."""

@@ -68,6 +68,10 @@ _RUN_FIELDS = {
     "vp": "layout.virtual_stages", "etp": "layout.expert_tp", "mbs": "layout.microbatch_size",
     "gbs": "job.global_batch_size",
 }  # fmt: skip
+_RUN_RECIPE = re.compile(
+    r"(?<![^\W_])(?P<task>pretrain|sft|lora)_(?P<model>[a-z]\w{2,40}?)_(?:bf16|fp8|mxfp8|nvfp4)\w*$"
+)
+"""The recipe of such a run, before its degrees: pretrain_llama3_8b_bf16."""
 _CONSUMED_TOKENS = re.compile(r"consumed samples:\s*(\d{1,15}) \| consumed tokens:\s*(\d{1,18})")
 _CONSUMED = re.compile(r"global_step[=:]\s*(\d+).{0,80}?consumed_samples[=:]\s*(\d+)")
 _PREFIX = re.compile(r"(?:(?:\d{1,5}:|\[[^\]\n]{0,80}\](?:<std\w+>)?:?)\s?)+")
@@ -509,10 +513,7 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
         if stated is not None and size.isdecimal() and len(size) < 9:
             read.job.setdefault(stated, (int(size), number))
-    named = _search(_RUN_NAME, line, read)
-    for name, count in re.findall(r"_([a-z]+)(\d+)", named.group()) if named else ():
-        if int(count):
-            read.job.setdefault(_RUN_FIELDS[name], (int(count), number))
+    _take_run_name(line, number, read)
     _take_length(line, number, read)
     consumed = _search(_CONSUMED, line, read)
     if consumed and "job.global_batch_size" not in read.job:
@@ -520,6 +521,17 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         before, read.consumed = read.consumed, (steps, samples)
         if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
             read.each_step.append((samples - before[1]) // (steps - before[0]))
+
+
+def _take_run_name(line: str, number: int, read: _Read) -> None:
+    """Degrees in the name of a run, and the recipe before them."""
+    if (named := _search(_RUN_NAME, line, read)) is None:
+        return
+    for name, count in re.findall(r"_([a-z]+)(\d+)", named.group()):
+        if int(count):
+            read.job.setdefault(_RUN_FIELDS[name], (int(count), number))
+    if recipe := _RUN_RECIPE.search(line[max(0, named.start() - 80) : named.start()]):
+        read.job.setdefault("said.run_recipe", (f"{recipe['model']}_{recipe['task']}", number))
 
 
 def _take_length(line: str, number: int, read: _Read) -> None:

@@ -17,6 +17,7 @@ from planner.audit.serving.changes import (
     pool_changes,
     server_changes,
 )
+from planner.audit.serving.full_load import full_load, full_load_notes, question_of
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
@@ -28,6 +29,7 @@ from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.errors import NoFeasiblePlanError
+from topology.hardware.datasheets import fleet_gpus
 
 SLOW = 2.0
 """Times that a measured server is slower than predicted, from which that is what an audit says first."""
@@ -158,13 +160,28 @@ class ServingAudit:
 
 
 def audited_server(
-    cal: Calibration, reading: Reading, server: Server | Unknown, loads: Sequence[ServedLoad]
+    cal: Calibration,
+    reading: Reading,
+    server: Server | Unknown,
+    loads: Sequence[ServedLoad],
+    asked: ServeFlags | None = None,
 ) -> ServingAudit:
-    """Judge a server under every load."""
+    """Judge a server under every load; without any under the most that it carries, as a plan without one is.
+
+    Args:
+        cal: Kernel and collective tables.
+        reading: What the files say.
+        server: As they start it.
+        loads: Under which it is judged.
+        asked: Lengths and limits of requests where no load is said; None asks a load of whoever calls.
+    """
     doubts = tuple(dict.fromkeys(reading.doubts))
     if isinstance(server, Unknown):
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
     doubts, start = (*doubts, *server.assumed), _start(server)
+    if not loads and asked is not None and start.starts is not False:
+        loads = full_load(cal, server, asked)
+        doubts += tuple(note for load in loads for note in full_load_notes(load, asked))
     if not loads:
         return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
     if start.starts is False:
@@ -175,9 +192,13 @@ def audited_server(
 
 
 def audited_pools(
-    cal: Calibration, reading: Reading, pools: Pools, loads: Sequence[ServedLoad]
+    cal: Calibration,
+    reading: Reading,
+    pools: Pools,
+    loads: Sequence[ServedLoad],
+    asked: ServeFlags | None = None,
 ) -> ServingAudit:
-    """Judge a prefill and a decode pool under every load.
+    """Judge a prefill and a decode pool under every load, without any under the most that they carry.
 
     What was taken for granted is said of each: read together, the words of one would deny those of the other.
     """
@@ -190,6 +211,10 @@ def audited_pools(
         start=_start(pools.decode),
         prefill_start=_start(pools.prefill),
     )
+    if not loads and asked is not None and not any(start.starts is False for start in audit.starts):
+        loads = full_load(cal, pools, asked)
+        notes = tuple(note for load in loads for note in full_load_notes(load, asked))
+        audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:
         return replace(audit, missing=(_NO_LOAD,))
     if any(start.starts is False for start in audit.starts):
@@ -202,7 +227,7 @@ _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
 
 def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
-    flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
+    flags = question_of(pools, load.flags)
     asked = understand_serving(flags, model=pools.decode.model)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
@@ -255,19 +280,35 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
 
 def started_deployment(server: Server) -> Deployment:
     """The deployment of a server, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = understand_serving(question_of(server, ONE_REQUEST), model=server.model).requests[0]
     return server_deployment(server, as_planned(server, request), hierarchy)
+
+
+def on_gpus_that_hold(server: Server) -> Server:
+    """The server; where no file names its GPUs and the usual ones lack memory, on the first that hold it.
+
+    A file that is published runs somewhere: GPUs whose memory its weights overflow are not those.
+    """
+    if server.knows_gpu or (first := _start(server)).cache_bytes > 0 or first.refusal is not None:
+        return server
+    for kind in fleet_gpus():
+        moved = replace(server, gpu=kind)
+        if _start(moved).starts:
+            left = [words for words in server.assumed if "--gpu)" not in words]
+            why = f"on {kind}: no file names a kind of GPU, and {server.gpu} does not hold it (--gpu)"
+            return replace(moved, assumed=(*left, why))
+    return server
 
 
 def _start(server: Server) -> Start:
     """What the server holds when it starts, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = understand_serving(question_of(server, ONE_REQUEST), model=server.model).requests[0]
     return start_of(server, as_planned(server, request), hierarchy)
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
-    asked = understand_serving(_flags(server, load.flags), model=server.model)
+    asked = understand_serving(question_of(server, load.flags), model=server.model)
     request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
@@ -283,23 +324,6 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
     best = best_with(best, changes)
     return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
-
-
-def _flags(server: Server, load: ServeFlags) -> ServeFlags:
-    """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
-    return replace(
-        load,
-        model=server.model.name,
-        gpus=str(server.num_gpus),
-        gpu=server.gpu,
-        engine=server.engine,
-        weights=server.weights,
-        kv_dtype=server.kv_dtype,
-        memory_fraction=None if server.memory_fraction is None else str(server.memory_fraction),
-        drafter=server.drafter or None,
-        draft_tokens=str(server.draft_tokens) if server.drafter else None,
-        mode="aggregated",
-    )
 
 
 def _best(asked: Asked) -> tuple[ServingPlan | None, tuple[tuple[str, str], ...]]:

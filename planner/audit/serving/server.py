@@ -25,6 +25,7 @@ from costmodel.serving.deployment import (
 )
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
+from planner.audit.file_names import model_of_names
 from planner.audit.read import Reading
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
@@ -139,11 +140,13 @@ def server_of(
     unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
     missing = [why for name, why in unpriced.items() if name in facts.by_field]
     named = _LEFT_OPEN.sub(r"\2-\1", str(facts.value("said.model") or ""))
+    assumed: list[str] = []
+    if not (model or named) and "said.model" not in facts.unknown:
+        named = _checkpoint_of_names(reading, assumed)
     if not (model or named):
         missing.append("--model")
     if missing:
         return Unknown(missing=tuple(dict.fromkeys(missing)))
-    assumed: list[str] = []
     try:
         spec = without_tower(find_model(model) if model else checkpoint_model(named))
     except InputError as unknown:
@@ -195,6 +198,14 @@ def server_of(
         draft_tokens=drafts[1],
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
+
+
+def _checkpoint_of_names(reading: Reading, assumed: list[str]) -> str:
+    """The model that the name of a file tells, where no word of it names a checkpoint; else ""."""
+    if (told := model_of_names([*reading.kinds])) is None:
+        return ""
+    assumed.append(f"the model is {told[0].name}, by the name of {told[1]}: --model gives another")
+    return told[0].name
 
 
 _STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")

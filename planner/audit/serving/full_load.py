@@ -1,0 +1,114 @@
+"""The load of a server for which nobody says one: the most that it carries, of requests as a plan takes them.
+
+A plan that is asked no rate is judged at what its GPUs carry at most; a server is judged alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodel.kernels.tables import Calibration
+from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.pools import Pools
+from planner.audit.serving.running import running, running_pools
+from planner.audit.serving.server import Server, as_planned
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.lengths import (
+    ALIKE,
+    DEFAULT_INPUT,
+    DEFAULT_OUTPUT,
+    usual_p99,
+)
+from planner.questions.serving.understand import understand_serving
+from planner.serving.replica import Rejected
+from topology.base.counts import parse_count
+
+_IDLE = "0.001/s"
+"""A rate that any server carries: what it carries at most is looked for beside it."""
+SOURCE = "the most that it carries"
+
+
+def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tuple[ServedLoad, ...]:
+    """The highest rate that a server, or two pools, carry; none where they hold no request.
+
+    Args:
+        cal: Kernel and collective tables.
+        server: As it was started.
+        asked: Lengths and limits that hold; where it says no length, requests are those of a plan, and no
+            longer than the server takes.
+    """
+    flags = _with_lengths(server.decode if isinstance(server, Pools) else server, asked)
+    question = question_of(server, replace(flags, rate=_IDLE))
+    one = server.decode if isinstance(server, Pools) else server
+    request, hierarchy = understand_serving(question, model=one.model).requests[0]
+    request = as_planned(one, request)
+    if isinstance(server, Pools):
+        now = running_pools(cal, server, request, hierarchy)
+    else:
+        now = running(cal, server, request, hierarchy)
+    if isinstance(now, Rejected) or now.requests_per_s <= 0:
+        return ()
+    return (ServedLoad(flags=replace(flags, rate=f"{_rounded_down(now.requests_per_s)}/s"), source=SOURCE),)
+
+
+def full_load_notes(load: ServedLoad, asked: ServeFlags) -> tuple[str, ...]:
+    """What was taken for a load that nobody says, in a line; nothing of one that somebody does."""
+    if load.source != SOURCE:
+        return ()
+    lengths = f"{load.flags.input_tokens} + {load.flags.output_tokens} tokens"
+    whose = "as said" if asked.input_tokens and asked.output_tokens else "as plan serve takes them"
+    note = f"no load is said: requests of {lengths}, {whose}, at the most a second that is carried"
+    return (f"{note} (--rate, --concurrency, --input)",)
+
+
+def question_of(server: Server | Pools, load: ServeFlags) -> ServeFlags:
+    """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
+    one = server.decode if isinstance(server, Pools) else server
+    return replace(
+        load,
+        model=one.model.name,
+        gpus=str(server.num_gpus),
+        gpu=one.gpu,
+        engine=one.engine,
+        weights=one.weights,
+        kv_dtype=one.kv_dtype,
+        memory_fraction=None if one.memory_fraction is None else str(one.memory_fraction),
+        drafter=one.drafter or None,
+        draft_tokens=str(one.draft_tokens) if one.drafter else None,
+        mode="disaggregated" if isinstance(server, Pools) else "aggregated",
+    )
+
+
+def _with_lengths(server: Server, asked: ServeFlags) -> ServeFlags:
+    """Lengths as asked, else those of a plan: both in proportion where the server takes shorter requests."""
+    longest = min(server.longest or server.model.max_sequence_length, server.model.max_sequence_length)
+    inputs = parse_count(asked.input_tokens, "--input") if asked.input_tokens else DEFAULT_INPUT
+    outputs = parse_count(asked.output_tokens, "--output") if asked.output_tokens else DEFAULT_OUTPUT
+    if inputs + outputs > longest and not (asked.input_tokens or asked.output_tokens):
+        share = longest / (inputs + outputs)
+        inputs, outputs = max(int(inputs * share), 1), max(int(outputs * share), 1)
+    usual = usual_p99(inputs, outputs, longest)
+    return replace(
+        asked,
+        input_tokens=str(inputs),
+        output_tokens=str(outputs),
+        input_p99=asked.input_p99 or (str(usual[0]) if usual[0] else ALIKE),
+        output_p99=asked.output_p99 or (str(usual[1]) if usual[1] else ALIKE),
+    )
+
+
+def _rounded_down(rate_per_s: float) -> str:
+    """Three digits of a rate, no more than it is.
+
+    >>> _rounded_down(107.49), _rounded_down(1.8365), _rounded_down(0.012349)
+    ('107', '1.83', '0.0123')
+    """
+    rounded = float(f"{rate_per_s:.3g}")
+    if rounded > rate_per_s:
+        rounded -= 10.0 ** (_exponent(rate_per_s) - 2)
+    return f"{rounded:.3g}"
+
+
+def _exponent(value: float) -> int:
+    """The power of ten of a number: -2 of 0.0123."""
+    return int(f"{value:e}".partition("e")[2])
