@@ -37,7 +37,8 @@ class StackTiming:
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
             and before latent attention, which stand alone), ``moe_act`` (the activation of experts), ``mlp``,
             ``moe``, ``shared_experts`` and ``gdn`` (a whole block from its input, with its messages; the last
-            is that of a recurrence).
+            is that of a recurrence). MaxText's policies repeat two parts more: ``mlp_act``, the activation of
+            dense blocks, and ``norm_outputs``, what norms hand to the products behind them.
         messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         attention_slowdown: Time of that kernel over the tables', on GPUs without asynchronous matrix units.

@@ -327,22 +327,23 @@ def _matrices(
         bias=gates * F * bias,
         saved_elements=shard.sharded_tokens * H * keeps_input,
     )
-    return (
-        replace(up, joins=gates),
-        _activation(work, f"{name}_activation", T * F),
-        gemm(
-            f"{name}_down",
-            m=T,
-            n=H,
-            k=F,
-            dtype=dtype,
-            bias=H * bias,
-            saved_elements=T * F,
-            output_elements=reduced_elements(
-                shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums
-            ),
-        ),
+    activation = _activation(work, f"{name}_activation", T * F)
+    down = gemm(
+        f"{name}_down",
+        m=T,
+        n=H,
+        k=F,
+        dtype=dtype,
+        bias=H * bias,
+        saved_elements=T * F,
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums),
     )
+    modules = work.stack.timing.recomputed_modules
+    if "mlp_act" in modules:
+        activation, down = repeat(activation), drop_input(down)
+    if "norm_outputs" in modules:
+        up = drop_input(up)
+    return replace(up, joins=gates), activation, down
 
 
 def _activation(work: Workload, name: str, elements: Quantity) -> Op:

@@ -10,6 +10,7 @@ from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
+from planner.audit.maxtext import NAMED, kept_by
 from planner.audit.ranks import axes_over_slices, global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
 from planner.audit.words import OPTIMIZERS, PARENTS, Family
@@ -71,10 +72,6 @@ def _recompute(facts: JobFacts, family: Family) -> None:
         facts.take("layout.recompute", "none", "said.recompute_layers")
     if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
         facts.take("layout.recompute", "selective", "said.recompute_selective")
-    if family.name == "MaxText" and "said.recompute" not in facts.by_field:  # configs/base.yml
-        facts.put(
-            "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
-        )
     _policy(facts, family)
     for name, policy in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
@@ -133,6 +130,9 @@ def layer_period(facts: JobFacts) -> int | None:
 
 def _policy(facts: JobFacts, family: Family) -> None:
     """The policy of recomputation that a word names; of one that is not known here nothing is concluded."""
+    if family.name == "MaxText":
+        _policy_of_maxtext(facts)
+        return
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     if word in ("full", "none"):
@@ -151,6 +151,30 @@ def _policy(facts: JobFacts, family: Family) -> None:
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     elif word:
         facts.unknown.add("layout.recompute")  # nobody here knows how much it drops
+
+
+def _policy_of_maxtext(facts: JobFacts) -> None:
+    """What a policy of MaxText keeps and makes again."""
+    word = str(facts.value("said.recompute") or "").lower()
+    if "said.recompute" not in facts.by_field:  # configs/base.yml
+        why = "MaxText has remat_policy full where nothing is said"
+        facts.put("layout.recompute", "full", "default", why)
+    elif word == "none":
+        facts.take("layout.recompute", word, "said.recompute")
+    elif word and (kept := kept_by(word, kept_tensors(facts))) is not None:
+        facts.take("layout.recompute", kept.recompute, "said.recompute")
+        facts.notes.extend(filter(None, (kept.note,)))
+    elif word:
+        facts.unknown.add("layout.recompute")
+
+
+def kept_tensors(facts: JobFacts) -> dict[str, str]:
+    """Where MaxText's custom policy keeps each tensor that files name."""
+    return {
+        name: str(facts.value(f"said.kept_{name}")).lower()
+        for name in NAMED
+        if facts.value(f"said.kept_{name}") is not None
+    }
 
 
 def _optimizer(facts: JobFacts, _: Family) -> None:

@@ -25,6 +25,7 @@ from costmodel.stack import stack as find_stack
 from costmodel.switches.profile import switches_of
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
+from planner.audit.conclusions import kept_tensors
 from planner.audit.contract_reading import (
     engine_reading_of,
     model_as_built,
@@ -37,6 +38,7 @@ from planner.audit.file_switches import kept_switches
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
 from planner.audit.logged_gpu import holding_gpu, shown_figures, shown_gpu
+from planner.audit.maxtext import kept_by
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
@@ -191,6 +193,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = _with_axes(reading, replace(request, job=job), stated_layout.layout)
+    request = _with_modules(reading, request)
     kept = {**_kernels_of_program(reading, request), **kept_switches(reading, request)}
     return Job(
         request=replace(request, switches={**kept, **request.switches}),
@@ -525,8 +528,8 @@ def _named(facts: JobFacts) -> ModelSpec | None:
 
 def _unnamed(facts: JobFacts) -> Iterator[str]:
     """Why a name that files give a model names none here, with the flag that does."""
-    said = str(facts.value("said.model") or "")
-    name = "" if _SENTENCE.search(said) else said.rstrip("/").rpartition("/")[2]
+    name_in_file = str(facts.value("said.model") or "")
+    name = "" if _SENTENCE.search(name_in_file) else name_in_file.rstrip("/").rpartition("/")[2]
     if not name:
         yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
     else:
@@ -641,6 +644,15 @@ def _with_axes(reading: Reading, request: PlanRequest, layout: ParallelLayout | 
         return request
     axes = {name: getattr(layout, name) for name in ("tp", "pp", "cp", "ep")}
     return replace(request, pins={**axes, **request.pins})
+
+
+def _with_modules(reading: Reading, request: PlanRequest) -> PlanRequest:
+    """The request with the modules that a policy of MaxText makes again."""
+    policy = str(reading.facts.value("said.recompute") or "").lower()
+    kept = kept_by(policy, kept_tensors(reading.facts)) if reading.family.name == "MaxText" else None
+    if kept is None or not kept.modules or request.recompute_modules:
+        return request
+    return replace(request, recompute_modules=kept.modules)
 
 
 def _optimizer(reading: Reading, request: PlanRequest, name: Any, notes: _Notes) -> str:

@@ -39,9 +39,9 @@ def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tu
     """
     flags = _with_lengths(server.decode if isinstance(server, Pools) else server, asked)
     question = question_of(server, replace(flags, rate=_IDLE))
-    one = server.decode if isinstance(server, Pools) else server
-    request, hierarchy = understand_serving(question, model=one.model).requests[0]
-    request = as_planned(one, request)
+    worker = server.decode if isinstance(server, Pools) else server
+    request, hierarchy = understand_serving(question, model=worker.model).requests[0]
+    request = as_planned(worker, request)
     if isinstance(server, Pools):
         now = running_pools(cal, server, request, hierarchy)
     else:
@@ -63,18 +63,18 @@ def full_load_notes(load: ServedLoad, asked: ServeFlags) -> tuple[str, ...]:
 
 def question_of(server: Server | Pools, load: ServeFlags) -> ServeFlags:
     """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
-    one = server.decode if isinstance(server, Pools) else server
+    worker = server.decode if isinstance(server, Pools) else server
     return replace(
         load,
-        model=one.model.name,
+        model=worker.model.name,
         gpus=str(server.num_gpus),
-        gpu=one.gpu,
-        engine=one.engine,
-        weights=one.weights,
-        kv_dtype=one.kv_dtype,
-        memory_fraction=None if one.memory_fraction is None else str(one.memory_fraction),
-        drafter=one.drafter or None,
-        draft_tokens=str(one.draft_tokens) if one.drafter else None,
+        gpu=worker.gpu,
+        engine=worker.engine,
+        weights=worker.weights,
+        kv_dtype=worker.kv_dtype,
+        memory_fraction=None if worker.memory_fraction is None else str(worker.memory_fraction),
+        drafter=worker.drafter or None,
+        draft_tokens=str(worker.draft_tokens) if worker.drafter else None,
         mode="disaggregated" if isinstance(server, Pools) else "aggregated",
     )
 

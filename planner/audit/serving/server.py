@@ -202,10 +202,10 @@ def server_of(
 
 def _checkpoint_of_names(reading: Reading, assumed: list[str]) -> str:
     """The model that the name of a file tells, where no word of it names a checkpoint; else ""."""
-    if (told := model_of_names([*reading.kinds])) is None:
+    if (named := model_of_names([*reading.kinds])) is None:
         return ""
-    assumed.append(f"the model is {told[0].name}, by the name of {told[1]}: --model gives another")
-    return told[0].name
+    assumed.append(f"the model is {named[0].name}, by the name of {named[1]}: --model gives another")
+    return named[0].name
 
 
 _STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")
