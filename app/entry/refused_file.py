@@ -1,4 +1,4 @@
-"""Where a refusal is written, and as what: the file that an answer would have been written to, in its form."""
+"""Where a refusal is written, and in which form: the file that its answer would have been written to."""
 
 from __future__ import annotations
 

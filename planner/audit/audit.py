@@ -36,6 +36,7 @@ from planner.audit.peak import PeakResidual, RanRegardless, peak_residual_of
 from planner.audit.presumed import with_presumed, with_published, without_presumable
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
+from planner.audit.reinforcement import without_whole_steps
 from planner.audit.residual import Residual, residual_of, work_of_step
 from planner.audit.unsettled import with_leanest
 from planner.audit.verdict import Basis, Verdict, memory_verdict
@@ -216,7 +217,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     """
     add_chunks(reading)
     asked = flags if asked is None else asked
-    reading = with_published(reading)
+    reading = without_whole_steps(with_published(reading))
     reading, flags = with_presumed(reading, flags, lambda files, job: estimate_of(files, job, cal))
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)

@@ -285,6 +285,27 @@ def _overrides(facts: JobFacts, _: Family) -> None:
             )
 
 
+def _microbatch_of_tokens(facts: JobFacts, _: Family) -> None:
+    """Answers of a microbatch that verl fills up to a number of tokens, at their longest, as many as divide.
+
+    Ranks that share a sequence share its tokens (verl/workers/actor/dp_actor.py, `update_policy`).
+    """
+    tokens, length = facts.count("said.answer_tokens"), facts.count("job.sequence_length")
+    batch, dp = facts.count("job.global_batch_size"), facts.count("layout.dp")
+    if not facts.truth("said.dynamic_batch") or not (tokens and length and batch and dp):
+        return
+    most = max(tokens * (facts.count("layout.cp") or 1) // length, 1)
+    each = max(batch // dp, 1)
+    size = max(size for size in range(1, min(most, each, MOST_IN_MICROBATCH) + 1) if each % size == 0)
+    facts.by_field.pop("layout.microbatch_size", None)
+    source = f"{tokens:,} tokens of a GPU hold {most} answers of {length:,}"
+    facts.put("layout.microbatch_size", size, "derived", source, like="said.answer_tokens")
+
+
+MOST_IN_MICROBATCH = 4096
+"""Answers of a microbatch that are tried as a divisor."""
+
+
 def _lengths(facts: JobFacts, _: Family) -> None:
     """Tokens of a sample whose question and answer are counted apart, and truth of yes-or-no fields."""
     prompt, answer = (
@@ -362,4 +383,5 @@ _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     replicas_of_files,
     world,
     global_batch_of,
+    _microbatch_of_tokens,
 )

@@ -12,7 +12,7 @@ from costmodel.models.catalog import exact_model
 from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
-from planner.formats.settings import NOT_KNOWN, Setting, snake_case
+from planner.formats.settings import NOT_KNOWN, Setting, snake_case, whole_or_none
 from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of, script_of_text
 from planner.formats.structured import json_settings
 from topology.base.errors import InputError
@@ -303,6 +303,14 @@ def _programs(command: Started) -> list[str]:
 def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]:
     """Flags of a command; those with which DeepSpeed counts GPUs are of a node, or of hosts that it lists."""
     settings = (*settings_of_words(command.words, lines), *_ranks_of_mpi(command))
+    if submitted := tuple(_of_submitter(command)):
+        mine = {setting.name for setting in submitted} | {
+            "gpus",
+            "num_nodes",
+            "num_processes",
+            "num_machines",
+        }
+        settings = (*(setting for setting in settings if setting.name not in mine), *submitted)
     if not any(program.rpartition("/")[2] == "deepspeed" for program in _programs(command)[:4]):
         return settings
     renamed = (
@@ -310,6 +318,24 @@ def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]
         for setting in settings
     )
     return tuple(setting for flag in renamed for setting in (flag, *_included(flag)))
+
+
+def _of_submitter(command: Started) -> Iterator[Setting]:
+    """Nodes and GPUs of each that a submitting script asks for before a ``--`` with a launcher behind it.
+
+    As AI2's mason.py: ``python mason.py --num_nodes 4 --gpus 8 -- accelerate launch …``.
+    """
+    words = [text.text for text in command.words]
+    end = words.index("--") if "--" in words else len(words)
+    if not any(word.rpartition("/")[2] in _LAUNCHERS for word in words[end:]):
+        return
+    asked = {snake_case(setting.name): setting for setting in settings_of_words(command.words[:end])}
+    nodes, gpus = ("num_nodes", "nnodes", "nodes"), ("gpus", "num_gpus")
+    for names, name in ((nodes, "nnodes"), (gpus, "gpus_per_node")):
+        option = next((asked[word] for word in names if word in asked), None)
+        if option is not None and (count := whole_or_none(option.value)):
+            how = f"{option.name} of the submitting script"
+            yield Setting(name=name, value=count, line=option.line, how=how)
 
 
 _MPI = ("mpirun", "mpiexec", "orterun")

@@ -24,6 +24,7 @@ from planner.audit.launch import (
 )
 from planner.audit.manifests import machines_of, script_of, variables_of
 from planner.audit.no_job import refuse_no_job
+from planner.audit.published import recipe_called
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -426,16 +427,19 @@ def _of_configuration(
         parts = [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
     elif kind == "python":
-        recipes = recipes_of(text, path)
+        recipes, called = recipes_of(text, path), recipe_called(text)
         started = "" if recipe else commands_of_python(text)
-        settings = _of_recipe(recipes, recipe, path, doubts, started)
+        least = LEAST_TELLING if called is None else 1
+        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
         started = "" if family_of(settings) else started  # it configures the job itself
+        settings += [called] if called is not None else []
     elif kind == "json":
         settings, template = json_settings(text, path)
         if template:
             doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+        settings += inner_documents(settings, path)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
@@ -486,12 +490,26 @@ def _of_configuration(
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings), variables=handed)
 
 
+INNER = "serve_config_v2"
+"""The key below which a RayService has the configuration of Ray Serve, as a text."""
+
+
+def inner_documents(settings: Sequence[Setting], path: str) -> list[Setting]:
+    """Settings of configurations that stand as a text in another."""
+    inner: list[Setting] = []
+    for setting in settings:
+        if setting.path[-1] == INNER and isinstance(setting.value, str):
+            below = yaml_settings(setting.value, path)
+            inner.extend(replace(each, line=setting.line + each.line) for each in below)
+    return inner
+
+
 def _of_recipe(
-    recipes: list[Recipe], wanted: str, path: str, doubts: list[str], started: str
+    recipes: list[Recipe], wanted: str, path: str, doubts: list[str], started: str, least: int
 ) -> list[Setting]:
     """Settings of the function that is meant; of a file that starts commands, none need be there."""
     try:
-        chosen = _recipe(recipes, wanted, path, doubts)
+        chosen = _recipe(recipes, wanted, path, doubts, least)
     except InputError:
         if started:
             return []
@@ -586,7 +604,11 @@ MOST_SHARING = 3
 """Families beyond which a word is nobody's own."""
 
 
-def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) -> Recipe:
+LEAST_TELLING = 2
+"""Settings that make a function one of a job; of one that changes a recipe by name, one."""
+
+
+def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str], fewest: int) -> Recipe:
     """The function that is meant: the named one, else the first that is no test."""
     names = [recipe.name for recipe in recipes if recipe.name]
     if wanted:
@@ -602,7 +624,7 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
         recipe.name: fields_recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
         for recipe in recipes
     }
-    least = max(2, TELLING_SHARE * max(known.values(), default=0))
+    least = max(fewest, TELLING_SHARE * max(known.values(), default=0))
     telling = [recipe for recipe in recipes if known[recipe.name] >= least]
     if not telling:
         raise InputError(

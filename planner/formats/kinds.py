@@ -19,6 +19,10 @@ _TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 
 
+UPSTREAM = re.compile(r"^[ \t]*upstream\s+[\w.-]+\s*\{([^{}]*)\}", re.MULTILINE)
+"""The places of a router, in the configuration of nginx."""
+
+
 def _shows_steps(text: str) -> bool:
     """Whether several lines of a text look like those of steps, of whatever program."""
     return len(lines_like_steps(text[:MOST_HEAD])) >= LEAST_STEPS
@@ -37,7 +41,8 @@ def kind_of(text: str, name: str) -> Kind:
     configured = suffix in ("json", "toml", "yaml", "yml", "py", "sh", "sbatch", "slurm", "md")
     if not configured and not script and (is_like_log(text) or _shows_steps(text)):
         return "log"
-    if is_named_makefile(name) or is_named_justfile(name):
+    routes = UPSTREAM.search(text[:MOST_HEAD])  # words and values up to a semicolon, as commands are
+    if routes or is_named_makefile(name) or is_named_justfile(name):
         return "shell"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -47,8 +47,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file; - for "
-            "standard input; or a command itself, behind --.",
+            help="Scripts, configurations and logs of one job, or their folder; FILE.py::NAME for one recipe "
+            "of a file; - for standard input; or a command itself, behind --.",
         ),
     ],
     *,
@@ -110,6 +110,7 @@ def command(
         input_p99=input_p99, output_p99=output_p99, ttft=ttft, tpot=tpot, trace=trace,
     )  # fmt: skip
     names, texts = named_files(files)
+    names = with_folders(names, texts)
     question = AuditQuestion(
         files=names, texts=texts, env=tuple(env or ()), fail_above=fail_above, anchor=anchor, load=load
     )
@@ -137,6 +138,22 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
             words[at] = "command.sh"
             texts["command.sh"] = f"{word}\n"
     return tuple(words), texts
+
+
+def with_folders(names: Sequence[str], texts: Mapping[str, str]) -> tuple[str, ...]:
+    """The files, those of a folder in its place; what was read of it is said."""
+    from app.commands.audit.folder import job_in_folder
+    from app.reports.answer import note
+
+    files: list[str] = []
+    for name in names:
+        if name in texts or not Path(name).is_dir():
+            files.append(name)
+            continue
+        job = job_in_folder(Path(name))
+        note(f"{shortened(name)}: {job.words}")
+        files.extend(job.read)
+    return tuple(files)
 
 
 STANDARD_INPUT = "-"

@@ -57,7 +57,7 @@ def server_changes(
     now: RunningServer,
     best: ServingPlan | None,
 ) -> tuple[ServerChange, ...]:
-    """What carries more requests within the same limits: all of the best server, then what gains most alone.
+    """What carries more requests within the same limits: all of the best server, then what gains alone.
 
     Args:
         cal: Kernel and collective tables.
@@ -89,7 +89,7 @@ def server_changes(
                 ServerChange(set=words, plan=then.plan, requests_per_s=then.requests_per_s, narrower=narrower)
             )
     alone = max((change.requests_per_s for change in changes if not change.narrower), default=0.0)
-    if best is not None and best_per_s(best) > max((1 + LEAST_GAIN) * now.requests_per_s, alone):
+    if best is not None and best_per_s(best) > (1 + LEAST_GAIN) * max(now.requests_per_s, alone):
         words = _otherwise(now.plan, best, best.decode)
         changes.append(ServerChange(set=words, plan=best, requests_per_s=best_per_s(best), whole=True))
     return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))

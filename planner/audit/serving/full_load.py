@@ -10,7 +10,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
-from planner.audit.serving.running import running, running_pools
+from planner.audit.serving.running import RunningServer, running, running_pools
 from planner.audit.serving.server import Server, as_planned
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import (
@@ -38,17 +38,29 @@ def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tu
             longer than the server takes.
     """
     flags = _with_lengths(server.decode if isinstance(server, Pools) else server, asked)
-    question = question_of(server, replace(flags, rate=_IDLE))
+    idle = _under_rate(cal, server, replace(flags, rate=_IDLE))
+    if isinstance(idle, Rejected) or idle.requests_per_s <= 0:
+        return ()
+    for share in _SHARES:
+        asked_rate = replace(flags, rate=f"{_rounded_down(share * idle.requests_per_s)}/s")
+        now = _under_rate(cal, server, asked_rate)
+        if not isinstance(now, Rejected) and not now.broken:
+            break
+    return (ServedLoad(flags=asked_rate, source=SOURCE),)
+
+
+_SHARES = (1.0, 0.98, 0.95, 0.9)
+"""Of what one replica was found to carry: of several, and of longer runs, the queue may grow at all of it."""
+
+
+def _under_rate(cal: Calibration, server: Server | Pools, flags: ServeFlags) -> RunningServer | Rejected:
+    """A server, or two pools, under a rate."""
     worker = server.decode if isinstance(server, Pools) else server
-    request, hierarchy = understand_serving(question, model=worker.model).requests[0]
+    request, hierarchy = understand_serving(question_of(server, flags), model=worker.model).requests[0]
     request = as_planned(worker, request)
     if isinstance(server, Pools):
-        now = running_pools(cal, server, request, hierarchy)
-    else:
-        now = running(cal, server, request, hierarchy)
-    if isinstance(now, Rejected) or now.requests_per_s <= 0:
-        return ()
-    return (ServedLoad(flags=replace(flags, rate=f"{_rounded_down(now.requests_per_s)}/s"), source=SOURCE),)
+        return running_pools(cal, server, request, hierarchy)
+    return running(cal, server, request, hierarchy)
 
 
 def full_load_notes(load: ServedLoad, asked: ServeFlags) -> tuple[str, ...]:

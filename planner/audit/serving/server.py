@@ -139,7 +139,10 @@ def server_of(
     facts = reading.facts
     unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
     missing = [why for name, why in unpriced.items() if name in facts.by_field]
-    named = _LEFT_OPEN.sub(r"\2-\1", str(facts.value("said.model") or ""))
+    checkpoint = facts.value("said.model_source") or facts.value(
+        "said.model"
+    )  # the id of Ray's may be any name
+    named = _LEFT_OPEN.sub(r"\2-\1", str(checkpoint or ""))
     assumed: list[str] = []
     if not (model or named) and "said.model" not in facts.unknown:
         named = _checkpoint_of_names(reading, assumed)
