@@ -39,7 +39,8 @@ def server_answer(audit: ServingAudit) -> Answer:
         sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
     sections.extend(section for load in audit.loads for section in _load_sections(load))
     if not audit.loads:
-        sections.append(Pairs(title="Load", pairs=(("predicted", "not without what is missing"),)))
+        lacks = "not without what is missing" if audit.missing else "not of a server that does not start"
+        sections.append(Pairs(title="Load", pairs=(("predicted", lacks),)))
     if assumed := (*audit.doubts, *dict.fromkeys(words for load in audit.loads for words in load.assumed)):
         sections.append(Lines(title="Taken for granted", lines=assumed))
     document = _document(audit)

@@ -180,10 +180,11 @@ def audited_server(
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
     doubts, start = (*doubts, *server.assumed), _start(server)
     if not loads and asked is not None and start.starts is not False:
-        loads = full_load(cal, server, asked)
+        loads = full_load(cal, server, asked, start.cache_tokens)
         doubts += tuple(note for load in loads for note in full_load_notes(load, asked))
     if not loads:
-        return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
+        missing = () if start.starts is False else (_NO_LOAD,)
+        return ServingAudit(reading=reading, server=server, missing=missing, doubts=doubts, start=start)
     if start.starts is False:
         judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
     else:
@@ -212,7 +213,7 @@ def audited_pools(
         prefill_start=_start(pools.prefill),
     )
     if not loads and asked is not None and not any(start.starts is False for start in audit.starts):
-        loads = full_load(cal, pools, asked)
+        loads = full_load(cal, pools, asked, min(start.cache_tokens for start in audit.starts))
         notes = tuple(note for load in loads for note in full_load_notes(load, asked))
         audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:

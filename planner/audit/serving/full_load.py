@@ -28,7 +28,9 @@ _IDLE = "0.001/s"
 SOURCE = "the most that it carries"
 
 
-def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tuple[ServedLoad, ...]:
+def full_load(
+    cal: Calibration, server: Server | Pools, asked: ServeFlags, held: int
+) -> tuple[ServedLoad, ...]:
     """The highest rate that a server, or two pools, carry; none where they hold no request.
 
     Args:
@@ -36,8 +38,9 @@ def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tu
         server: As it was started.
         asked: Lengths and limits that hold; where it says no length, requests are those of a plan, and no
             longer than the server takes.
+        held: Tokens that the cache holds.
     """
-    flags = _with_lengths(server.decode if isinstance(server, Pools) else server, asked)
+    flags = _with_lengths(server.decode if isinstance(server, Pools) else server, asked, held)
     idle = _under_rate(cal, server, replace(flags, rate=_IDLE))
     if isinstance(idle, Rejected) or idle.requests_per_s <= 0:
         return ()
@@ -49,6 +52,8 @@ def full_load(cal: Calibration, server: Server | Pools, asked: ServeFlags) -> tu
     return (ServedLoad(flags=asked_rate, source=SOURCE),)
 
 
+IN_FLIGHT = 2
+"""Requests of the longest length, of those taken for granted, that a cache holds beside each other."""
 _SHARES = (1.0, 0.98, 0.95, 0.9)
 """Of what one replica was found to carry: of several, and of longer runs, the queue may grow at all of it."""
 
@@ -91,9 +96,10 @@ def question_of(server: Server | Pools, load: ServeFlags) -> ServeFlags:
     )
 
 
-def _with_lengths(server: Server, asked: ServeFlags) -> ServeFlags:
+def _with_lengths(server: Server, asked: ServeFlags, held: int) -> ServeFlags:
     """Lengths as asked, else those of a plan: both in proportion where the server takes shorter requests."""
-    longest = min(server.longest or server.model.max_sequence_length, server.model.max_sequence_length)
+    positions = server.model.max_sequence_length
+    longest = min(server.longest or positions, positions, max(held // IN_FLIGHT, 1))
     inputs = parse_count(asked.input_tokens, "--input") if asked.input_tokens else DEFAULT_INPUT
     outputs = parse_count(asked.output_tokens, "--output") if asked.output_tokens else DEFAULT_OUTPUT
     if inputs + outputs > longest and not (asked.input_tokens or asked.output_tokens):
