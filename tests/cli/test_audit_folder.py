@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
+from app.commands.audit.command import named_files
 from app.commands.audit.folder import job_in_folder
 from topology.base.errors import InputError
 
@@ -55,3 +56,9 @@ def test_a_folder_without_a_job_says_what_was_seen(
     folder = _folder(tmp_path, notes__txt="hello\n", data__csv="a,b\n")
     assert run(["audit", str(folder)]) == 2
     assert "seen: data.csv, notes.txt" in capsys.readouterr().err
+
+
+def test_a_command_without_flags_needs_no_dashes_before_it() -> None:
+    """Its first word is a program, and no file here has that name."""
+    names, texts = named_files([Path("vllm"), Path("serve"), Path("Qwen/Qwen3-8B")])
+    assert (names, texts) == (("command.sh",), {"command.sh": "vllm serve Qwen/Qwen3-8B\n"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from app.flags.dashes import is_command, is_here
+from app.flags.dashes import PROGRAMS, is_command, is_here
 from app.flags.job import SIZE, takes_job
 from app.flags.shared import (
     AsJson,
@@ -123,6 +124,8 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
     Standard input (``-``) is read as the file that was piped, a command in one word as a script of one line.
     """
     words, texts = [str(path) for path in files], dict[str, str]()
+    if len(words) > 1 and Path(words[0]).name in PROGRAMS and not is_here(words[0]):
+        words = [shlex.join(words)]  # a command without flags, which needs no dashes before it
     address = next((word for word in words if re.match(r"https?:/", word)), "")
     if address:
         raise InputError(
