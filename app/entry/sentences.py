@@ -94,7 +94,7 @@ def command_of_sentence(words: Sequence[str]) -> str:
     'plan --model 8b --gpus 4 --gpu 4090'
     """
     question, at = _Question(), 0
-    words = _said(words)
+    words = _spoken(words)
     texts = [word.strip(",;:?!()") for text in words for word in text.split()]
     texts = with_joined_counts(texts)
     asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
@@ -130,10 +130,10 @@ _FLAGS: Final = {"--model": "{}", "-m": "{}", "--gpus": "{} gpus", "-n": "{} gpu
 """Flags among words, and how words say them."""
 
 
-def _said(words: Sequence[str]) -> list[str]:
+def _spoken(words: Sequence[str]) -> list[str]:
     """The words, with what flags of a model and its GPUs say among them as words say it.
 
-    >>> _said(["qlora", "8b", "--gpus", "2", "--gpu", "3090"])
+    >>> _spoken(["qlora", "8b", "--gpus", "2", "--gpu", "3090"])
     ['qlora', '8b', '2 gpus', '3090']
     """
     spoken, after = list[str](), ""

@@ -173,10 +173,11 @@ def test_a_log_that_ran_out_of_memory_is_evidence_too() -> None:
 
 
 def test_a_peak_beyond_the_gpu_says_that_it_is_another() -> None:
-    """A printed peak beats what was assumed."""
-    text = log_of(9.0, more="max allocated: 140000.0")
-    found = audit({"run.sh": SCRIPT.format(more=RAN), "run.log": text})
-    assert [finding.rule for finding in found.findings if finding.rule == "printed-peak"]
+    """Of a GPU that is named it is a finding; of one that is assumed another is taken that holds the peak."""
+    texts = {"run.sh": SCRIPT.format(more=RAN), "run.log": log_of(9.0, more="max allocated: 140000.0")}
+    named, guessed = audit(texts, gpu="h100-sxm"), audit(texts)
+    assert [finding.rule for finding in named.findings if finding.rule == "printed-peak"]
+    assert any("GPUs are h200-sxm: the log prints a peak of" in doubt for doubt in guessed.doubts)
 
 
 @pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "a100-sxm-80gb", "b200-sxm"])
