@@ -21,7 +21,7 @@ from costmodel.runs.cells import (
     require_cells,
 )
 from costmodel.runs.model_names import refuse_hybrid
-from costmodel.serving.benchmarks import benchmark_of_client
+from costmodel.serving.benchmarks import benchmark_of_client, benchmark_of_table
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown
@@ -116,7 +116,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
-        benchmark=row.get("benchmark", "") or benchmark_of_client(row.get("client", "")),
+        benchmark=row.get("benchmark", "") or _benchmark(row),
         lowest_length_share=_lowest_share(row),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
@@ -138,6 +138,13 @@ _RECIPE_BATCH = re.compile(r"(?<![a-z])ctx\d+_gen\d+_[a-z]+\d+_batch(\d{1,5})_")
 (ctx1_gen4_tep8_batch8_eplb0_mtp0_36.yaml has `max_batch_size: 8`)."""
 _IGNORES_BATCH = ("sglang",)
 """Engines of which published runs go beyond the cap that their recipes state."""
+
+
+def _benchmark(row: Row) -> str:
+    """The benchmark of a row's client; of one that names none that of its table."""
+    if client := row.get("client", ""):
+        return benchmark_of_client(client)
+    return benchmark_of_table(row.get("source", ""))
 
 
 def _require_trust(row: Row) -> None:

@@ -252,17 +252,17 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     >>> [at_version(stack, version).memory_fraction for version in ("0.29.1", "0.30.0", "")]
     [0.9, 0.92, 0.92]
     """
-    if _is_before(version, stack.memory_fraction_since):
+    if is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
-    if _is_before(version, stack.fp4_tiles_since):
+    if is_before(version, stack.fp4_tiles_since):
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
-    if _is_before(version, stack.latent_cache_since):
+    if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
-    if _is_before(version, stack.batches_in_flight_since):
+    if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
-    if _is_before(version, stack.earlier_defaults_before):
+    if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
-    return without_overlap(stack) if _is_before(version, stack.hides_scheduling_since) else stack
+    return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack
 
 
 def without_overlap(stack: ServingStack) -> ServingStack:
@@ -277,17 +277,21 @@ def without_overlap(stack: ServingStack) -> ServingStack:
     return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False, prefill_lagged=False)
 
 
-def _is_before(version: str, since: str) -> bool:
-    """Whether a version is known, and older than another."""
+def is_before(version: str, since: str) -> bool:
+    """Whether a version is known, and older than another.
+
+    >>> is_before("0.5.1.post1", "0.5.6"), is_before("0.5.6.post2", "0.5.6"), is_before("", "0.5.6")
+    (True, False, False)
+    """
     numbers = _numbers(version)
     return bool(numbers and since) and numbers < _numbers(since)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Leading numbers of a version, such as (0, 12) of 0.12.0rc1.
+    """Leading numbers of a version, such as (0, 12, 0) of 0.12.0rc1.
 
-    >>> _numbers("0.12.0rc1"), _numbers("gpt-oss-dev")
-    ((0, 12), ())
+    >>> _numbers("0.12.0rc1"), _numbers("0.14"), _numbers("gpt-oss-dev")
+    ((0, 12, 0), (0, 14), ())
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else ()
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(number) for number in match.groups() if number) if match else ()
