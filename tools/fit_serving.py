@@ -53,6 +53,7 @@ PRIOR: Mapping[str, tuple[float, float]] = {
     "scheduling_s": (0.6e-3, 0.5),
     "host_s_per_request": (10e-6, 0.7),
     "kernel_s": (1.3e-6, 0.35),
+    "launch_s": (40e-6, 0.35),
     "all_reduce_s": (6e-6, 0.4),
     "attention_s": (7e-6, 0.35),
     "attention_share": (1.1, 0.2),

@@ -8,7 +8,7 @@ columns say something: neither an id nor the lengths of requests do.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.runs.cells import (
@@ -55,7 +55,8 @@ class ServingRun:
 
     A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
     stated, and ten for each in flight. `token_budget` is that of a step of an attention rank and `max_batch`
-    the requests that a replica runs at once, as launched; None where no source says them.
+    the requests that a replica runs at once, as launched, `prompt_graph_tokens` the tokens of the largest
+    captured step with prompts; None where no source says them.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ServingRun:
     token_budget: int | None = None
     max_batch: int | None = None
     memory_fraction: float | None = None
+    prompt_graph_tokens: int | None = None
 
     @property
     def mode(self) -> str:
@@ -130,6 +132,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         token_budget=_budget(row, decode),
         max_batch=_most_running(row, decode),
         memory_fraction=_share(row, "memory_fraction"),
+        prompt_graph_tokens=count(row, "graph_tokens") if row.get("graph_tokens") else None,
     )
 
 
@@ -293,6 +296,8 @@ def deployment_of_run(
     is what the engine makes of the checkpoint.
     """
     stack = at_version(stack or serving_stack(run.engine), run.engine_version)
+    if run.prompt_graph_tokens is not None:
+        stack = replace(stack, prompt_graph_tokens=run.prompt_graph_tokens)
     eight_bit = stack.eight_bit_cache and run.weights in ("fp8", "fp4")
     return Deployment(
         model=checkpoint_model(run.model),

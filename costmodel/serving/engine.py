@@ -100,7 +100,11 @@ class ServingStack:
         hides_requests: That work happens while a step runs, so only what exceeds the step is added.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
-        eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
+        launch_s: Host time to launch one operation without a graph; steps with prompts are at least as long
+            as those of all layers.
+        prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
+            0 for none.
+        prompt_graphs_since: First version with them by default.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
@@ -150,7 +154,9 @@ class ServingStack:
     host_s_per_request: float
     hides_requests: bool
     kernel_s: float
-    eager_layer_s: float
+    launch_s: float
+    prompt_graph_tokens: int = 0
+    prompt_graphs_since: str = ""
     all_reduce_s: float
     attention_s: float
     attention_share: float
@@ -254,6 +260,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     """
     if is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
+    if is_before(version, stack.prompt_graphs_since):
+        stack = replace(stack, prompt_graph_tokens=0)
     if is_before(version, stack.fp4_tiles_since):
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
