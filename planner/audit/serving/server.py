@@ -105,6 +105,8 @@ class Server:
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
+    mixes: bool = False
+    """Whether a switch lets prompts and decodes share steps, where the engine does not by itself."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -193,6 +195,7 @@ def server_of(
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
+        mixes=facts.truth("said.mixed_chunks") is True,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 

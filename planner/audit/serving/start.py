@@ -203,6 +203,7 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
         stack = replace(stack, memory_fraction=server.memory_fraction)
+    stack = replace(stack, mixed=stack.mixed or server.mixes)
     return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
 
 

@@ -196,3 +196,19 @@ def test_a_switch_that_ends_the_overlap_costs_host_time_every_step(command: str,
     assert without is not None
     scheduling_s = serving_stack(with_it.plan.request.engine).scheduling_s
     assert without.tpot_s - with_it.tpot_s == pytest.approx(scheduling_s, rel=0.1)
+
+
+def test_mixed_chunks_let_decodes_go_on_while_prompts_are_computed(tmp_path: Path) -> None:
+    """Prompts that come while another request decodes stop it in SGLang, unless its steps are mixed."""
+    trace = write_trace(tmp_path / "t.jsonl", count=24, gap_s=0.05, inputs=8000, outputs=200)
+    first = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --max-running-requests 32"
+    first_request_s = []
+    for switch in ("", " --enable-mixed-chunk"):
+        flags = ServeFlags(trace=trace)
+        audit = audited_server_texts({"s.sh": first + switch}, flags, {}, gpu="h100-sxm")
+        assert audit is not None
+        running = audit.loads[0].running
+        assert running is not None
+        first_request_s.append(float(running.simulation.tpot_s[0]))
+    apart, mixed = first_request_s
+    assert mixed < apart
