@@ -144,10 +144,13 @@ _IGNORES_BATCH = ("sglang",)
 
 
 def _benchmark(row: Row) -> str:
-    """The benchmark of a row's client; of one that names none that of its table."""
-    if client := row.get("client", ""):
-        return benchmark_of_client(client)
-    return benchmark_of_table(row.get("source", ""))
+    """The benchmark of a row's client; of one that its table leaves empty that of the table's own jobs.
+
+    A table without the column says nothing of clients.
+    """
+    if (client := row.get("client")) is None:
+        return ""
+    return benchmark_of_client(client) if client else benchmark_of_table(row.get("source", ""))
 
 
 def _require_trust(row: Row) -> None:
