@@ -52,7 +52,7 @@ PRIOR: Mapping[str, tuple[float, float]] = {
     "host_s": (0.4e-3, 0.7),
     "scheduling_s": (0.6e-3, 0.5),
     "host_s_per_request": (10e-6, 0.7),
-    "kernel_s": (1.3e-6, 0.35),
+    "kernel_s": (1.3e-6, 0.1),
     "launch_s": (40e-6, 0.35),
     "all_reduce_s": (6e-6, 0.4),
     "attention_s": (7e-6, 0.35),
