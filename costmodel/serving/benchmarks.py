@@ -136,8 +136,8 @@ def started_server(benchmark: ServingBenchmark | None, engine: str, version: str
     (1, None)
     """
     servers = benchmark.servers if benchmark else ()
-    found = (each for each in servers if each.engine == engine and not is_before(version, each.since))
-    return next(found, None)
+    alike = (each for each in servers if each.engine == engine and not is_before(version, each.since))
+    return next(alike, None)
 
 
 def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:
