@@ -42,7 +42,13 @@ from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
 from topology.hardware.datasheets import machines_in_text
-from topology.hardware.device_names import gpus_in_text, others_of_bare_names, slice_in_text
+from topology.hardware.device_names import (
+    gpus_in_file_name,
+    gpus_in_text,
+    others_of_bare_names,
+    slice_in_text,
+    unknown_gpus_in_text,
+)
 
 MOST_BYTES = 6 * MIB
 """Of one launch file or log; of a longer log its two ends are read."""
@@ -98,6 +104,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    unknown_gpus: tuple[str, ...] = ()
+    """Cards that they name and the catalog lacks, where they name none of the catalog."""
     other_memories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of those that they name without a memory, GPUs of the same name and another one."""
     slice_profile: str = ""
@@ -292,7 +300,9 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     numbers: set[int] = set()
     versions: dict[str, set[str]] = {}
     memories: set[int] = set()
+    unknown: list[str] = []
     for text in texts:
+        unknown += unknown_gpus_in_text(text[:MOST_CONFIG_CHARACTERS])
         without = others_of_bare_names(text[:MOST_CONFIG_CHARACTERS])
         bare |= without
         kinds |= {name for name in gpus_in_text(text[:MOST_CONFIG_CHARACTERS]) if name not in without}
@@ -308,6 +318,9 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
         for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
             versions.setdefault(engine.lower().replace("-", ""), set()).add(version)
+    if not kinds and not bare:
+        kinds |= {name for path in whole.kinds for name in gpus_in_file_name(Path(path).name)}
+    whole.unknown_gpus = () if kinds or bare else tuple(dict.fromkeys(unknown))
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
     whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
     whole.gpu_memories_gb = tuple(sorted(memories))

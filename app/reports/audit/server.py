@@ -70,7 +70,9 @@ def _headline(audit: ServingAudit) -> str:
     elif any(load.running is not None and load.running.is_bound_by_tcp for load in audit.loads):
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
-    return f"{names}: {what} of {audit.reading.family.name}{verdict}"
+    guess = next((start.guess for start in audit.starts if start.guess), "")
+    taken = f", on a guessed {guess} (--gpu)" if guess else ""
+    return f"{names}: {what} of {audit.reading.family.name}{verdict}{taken}"
 
 
 def _started(audit: ServingAudit) -> Pairs:

@@ -285,6 +285,8 @@ def _gpu(reading: Reading, assumed: list[str]) -> str:
     if sized := _gpu_of_memory(reading.gpu_memories_gb):
         assumed.append(f"on {sized}: no file names a kind of GPU, one names its memory (--gpu)")
         return sized
+    if reading.unknown_gpus:
+        gpu_name(reading.unknown_gpus[0])  # refused, as --gpu refuses it
     assumed.append(f"on {default_gpu()}: no file names one kind of GPU (--gpu)")
     return default_gpu()
 

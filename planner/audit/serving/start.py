@@ -32,6 +32,7 @@ class Start(HeldCache):
     Attributes:
         refuses: Whether the engine refuses to start where one longest request does not fit.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
+        guess: The kind of GPU that was taken where none is known; "" where it is.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
@@ -41,6 +42,7 @@ class Start(HeldCache):
 
     refuses: bool
     certain: bool = True
+    guess: str = ""
     wide: str = ""
     whole_memory: bool = False
     wide_cache: bool = False
@@ -51,15 +53,27 @@ class Start(HeldCache):
     def starts(self) -> bool | None:
         """False where the upper end of the cache is too small, None where only the estimate is.
 
-        An engine that takes longer requests than its cache starts all the same with any cache at all.
+        None, too, where the GPUs are a guess: nothing of their memory is a verdict then.
         """
         if self.whole_memory or self.refusal is not None:
             return False
-        needed = self.request_bytes if self.refuses else 0.0
-        if self.cache_bytes >= needed and self.cache_bytes > 0:
-            return True
+        if not self.certain:
+            return None
         most_bytes = self.cache_bytes + self.doubt_bytes
-        return False if self.certain and most_bytes < max(needed, 1.0) else None
+        return True if self.holds else False if most_bytes < max(self._needed_bytes, 1.0) else None
+
+    @property
+    def _needed_bytes(self) -> float:
+        """Cache without which the engine refuses to start."""
+        return self.request_bytes if self.refuses else 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cache, by the estimate, is as large as the engine asks.
+
+        An engine that takes longer requests than its cache starts all the same with any cache at all.
+        """
+        return self.cache_bytes >= self._needed_bytes and self.cache_bytes > 0
 
     @property
     def doubt_bytes(self) -> float:
@@ -79,9 +93,11 @@ class Start(HeldCache):
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
-        if self.starts and self.concurrency >= 1:
+        if self.holds and self.concurrency >= 1:
             return None
-        verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
+        verb = "cannot serve its longest request"
+        if not self.holds:
+            verb = "does not start" if self.starts is False else "may not start"
         needed = format_bytes(self.request_bytes)
         narrow = f" ({format_bytes(self.request_bytes / 2)} in fp8)" if self.wide_cache else ""
         why = (
@@ -92,7 +108,7 @@ class Start(HeldCache):
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
             why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
         wide = f"; {self.wide}" if self.wide else ""
-        return f"the server {verb[self.starts]}: {why}{wide}", self.remedy or (
+        return f"the server {verb}: {why}{wide}", self.remedy or (
             "take narrower weights or cache, or more GPUs"
         )
 
@@ -101,8 +117,9 @@ class Start(HeldCache):
         """The memory in the engine's own terms."""
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
         tokens = f"{max(self.cache_tokens, 0):,} tokens"
+        taken = f"on a guessed {self.guess} it would hold " if self.guess else ""
         return (
-            f"weights {weights} a GPU, cache {cache} a GPU, {tokens}; "
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; "
             f"maximum concurrency for {self.longest:,} tokens a request: {max(self.concurrency, 0.0):.2f}x"
         )
 
@@ -110,7 +127,7 @@ class Start(HeldCache):
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
     start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
-    if start.refusal is not None or (start.starts and start.concurrency >= 1):
+    if start.refusal is not None or (start.holds and start.concurrency >= 1):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
 
@@ -190,6 +207,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
         certain=server.knows_gpu,
+        guess="" if server.knows_gpu else server.gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
