@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from costmodel.models.catalog import exact_model
 from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
+from planner.audit.server_flags import server_words, with_model
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
 from planner.formats.settings import NOT_KNOWN, Setting, snake_case
 from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of, script_of_text
@@ -70,6 +71,7 @@ class Launch:
         sure: Whether the command is started whatever a run finds.
         others: Lines of other commands that could have been meant.
         components: Those of a heterogeneous job that its step is told to run on.
+        flags: Of a server, what its engine itself is told; empty where what starts it is another program.
     """
 
     settings: tuple[Setting, ...]
@@ -79,6 +81,7 @@ class Launch:
     sure: bool = True
     others: tuple[int, ...] = ()
     components: tuple[int, ...] = ()
+    flags: tuple[Setting, ...] = ()
 
 
 def launch_of(
@@ -225,9 +228,16 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     family = family_of((*settings, *_assigned(command)), programs)
     if family is None:
         return None
+    told = server_words(command.words) if family.serves else None
+    flags: tuple[Setting, ...] = ()
+    if told is not None:
+        settings = with_model(family.name, settings, told)
+        flags = with_model(family.name, settings_of_words(told, lines), told)
     known = fields_recognised(settings, family)
     settings = (*settings, *_assigned(command))
-    launch = Launch(settings, family, command.line, known, command.sure, components=command.components)
+    launch = Launch(
+        settings, family, command.line, known, command.sure, components=command.components, flags=flags
+    )
     if published_config(named_config(settings, family.name), family.name):
         return replace(launch, known=max(known, LEAST_WORDS))
     enough = LEAST_WORDS if not family.serves else 1

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from planner.audit.server_flags import SERVING_IMAGE
 from planner.formats.settings import Setting, whole_or_none
 
 _STARTS = ("command", "args", "arguments", "run", "entrypoint", "commands")
@@ -39,11 +40,38 @@ def script_of(settings: Sequence[Setting]) -> str:
         else:
             commands.append((setting.line, outer, setting.value))
             begins = setting.name.removesuffix("[]")
+            if begins in _behind_images(settings) and not _PROGRAM.match(setting.value.strip()):
+                commands[-1] = (setting.line, outer, f"{_OF_IMAGE} {setting.value.strip()}")
     text = ""
     for line, _, command in commands:
-        if _FLAG.search(command):
+        if _FLAG.search(command) or command.startswith(_OF_IMAGE):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text
+
+
+_OF_IMAGE = "vllm serve"
+"""What the entry point of a serving image starts (docker/Dockerfile of vLLM)."""
+_PROGRAM = re.compile(
+    r"(?:\S*/)?(?:vllm|python3?|(?:ba|z)?sh|ray|trtllm-serve|exec|env)\b(?!/)|-{0,2}[lic]+ |#!|set "
+)
+"""How words begin that name a program of their own."""
+
+
+def _behind_images(settings: Sequence[Setting]) -> frozenset[str]:
+    """Keys whose words follow the entry point of a serving image.
+
+    A pod's ``command`` takes the place of an entry point, and ``args`` follow it; of compose ``entrypoint``
+    takes its place, and ``command`` follows it.
+    """
+    names = {setting.name.removesuffix("[]") for setting in settings}
+    behind = set()
+    for setting in settings:
+        outer, _, key = setting.name.rpartition(".")
+        if key == "image" and SERVING_IMAGE.match(str(setting.value)):
+            compose = outer.startswith("services.")
+            replaced, key = ("entrypoint", "command") if compose else ("command", "args")
+            behind |= set() if f"{outer}.{replaced}" in names else {f"{outer}.{key}"}
+    return frozenset(behind)
 
 
 _TABLES = ("envs", "env", "environment", "secrets")
