@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from planner.audit.server_flags import FLAGS
 from planner.parsers.client import SERVERS, answers, interpreter
 from planner.parsers.commands import ASKS_FLAGS
 
-FILE = Path(__file__).parents[1] / "planner" / "audit" / "data" / "server_flags.toml"
 PINS = Path(__file__).parent / "parsers"
 HEAD = """\
 # Flags of engines that serve, without hyphens before them, as the parser of each pinned release has them:
@@ -45,4 +45,4 @@ def flags_of(engine: str, python: str) -> dict[str, list[str]]:
 
 if __name__ == "__main__":
     found = {engine: flags_of(engine, python) for engine in SERVERS if (python := interpreter(engine))}
-    FILE.write_text(text_of(found), encoding="utf-8")
+    FLAGS.write_text(text_of(found), encoding="utf-8")

@@ -228,11 +228,11 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     family = family_of((*settings, *_assigned(command)), programs)
     if family is None:
         return None
-    told = server_words(command.words) if family.serves else None
+    words = server_words(command.words) if family.serves else None
     flags: tuple[Setting, ...] = ()
-    if told is not None:
-        settings = with_model(family.name, settings, told)
-        flags = with_model(family.name, settings_of_words(told, lines), told)
+    if words is not None:
+        settings = with_model(family.name, settings, words)
+        flags = with_model(family.name, settings_of_words(words, lines), words)
     known = fields_recognised(settings, family)
     settings = (*settings, *_assigned(command))
     launch = Launch(

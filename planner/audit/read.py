@@ -122,6 +122,8 @@ class Reading:
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
+    flags: tuple[Setting, ...] = ()
+    """What the engine of a server is told by its command, where that is plainly its own."""
     stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
@@ -479,7 +481,14 @@ def _of_configuration(
         if kind == "yaml" and "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(
-            facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
+            facts,
+            launch.family,
+            {path: kind},
+            None,
+            doubts,
+            settings=tuple(settings),
+            flags=launch.flags,
+            commanded=True,
         )
     family = package or family_of(settings) or _by_name(settings)
     facts = job_facts_of(settings, family, path)
@@ -679,7 +688,14 @@ def _of_script(
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
-        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
+        facts,
+        launch.family,
+        {path: kind},
+        None,
+        doubts,
+        variables=variables,
+        settings=launch.settings,
+        flags=launch.flags,
     )
 
 
@@ -823,6 +839,7 @@ def _together(readings: list[Reading]) -> Reading:
             replace(setting, file=next(iter(reading.kinds))) for setting in reading.settings
         )
         whole.kinds |= reading.kinds
+        whole.flags = whole.flags or reading.flags
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured

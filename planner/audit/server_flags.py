@@ -18,7 +18,8 @@ from planner.formats.settings import NOT_KNOWN, Setting, snake_case
 from planner.formats.shell import UNKNOWN, Text
 from topology.base.decode import read_toml
 
-_DATA = Path(__file__).parent / "data"
+FLAGS = Path(__file__).parent / "data" / "server_flags.toml"
+_WORDS = Path(__file__).parent / "data" / "server_words.toml"
 _ENGINES = {"vLLM": "vllm", "SGLang": "sglang"}
 """Tables by the names of families."""
 _ENTRIES = re.compile(
@@ -36,8 +37,10 @@ _POSITIONAL = ("vLLM", "TensorRT-LLM")
 """Engines whose commands take the model as a word of its own."""
 _FLAG = re.compile(r"--?[A-Za-z]")
 _GLUED = re.compile(r"o\d")
-_NEAR = 0.85
-"""Likeness of two flags (`difflib`), from which one is the other misspelt."""
+LEAST_LIKENESS = 0.85
+"""Likeness of two flags (`difflib`), from which one may be the other misspelt."""
+_MOST_EDITS = 2
+"""Letters by which a misspelt flag differs."""
 _LEAST_SHORTENED = 4
 """Characters of a flag that argparse completes."""
 
@@ -81,8 +84,8 @@ def server_flags(family: str) -> ServerFlags | None:
     if family not in _ENGINES:
         return None
     name = _ENGINES[family]
-    listed: Mapping[str, Any] = read_toml(_DATA / "server_flags.toml")[name]
-    words: Mapping[str, Any] = read_toml(_DATA / "server_words.toml")[name]
+    listed: Mapping[str, Any] = read_toml(FLAGS)[name]
+    words: Mapping[str, Any] = read_toml(_WORDS)[name]
     old_switches, old_valued = _spelled(words["retired_switches"]), _spelled(words["retired_valued"])
     return ServerFlags(
         release=listed["release"],
@@ -116,11 +119,11 @@ def server_words(words: Sequence[Text]) -> tuple[Text, ...] | None:
             return tuple(words[at + 1 :])
     if any(text.startswith("--entrypoint") for text in texts):
         return None
-    images = (at for at, text in enumerate(texts) if SERVING_IMAGE.match(text))
-    return tuple(words[at + 1 :]) if (at := next(images, None)) is not None else None
+    image = next((place for place, text in enumerate(texts) if SERVING_IMAGE.match(text)), None)
+    return None if image is None else tuple(words[image + 1 :])
 
 
-def with_model(family: str, settings: Sequence[Setting], told: Sequence[Text]) -> tuple[Setting, ...]:
+def with_model(family: str, settings: Sequence[Setting], words: Sequence[Text]) -> tuple[Setting, ...]:
     """Settings of a server's command with the model that stands among its words, wherever it does.
 
     The first word is the model that is neither a flag nor the value of one; flags without a value before it
@@ -133,8 +136,8 @@ def with_model(family: str, settings: Sequence[Setting], told: Sequence[Text]) -
     if family not in _POSITIONAL or named & {"serve", "model", "model_path"}:
         return tuple(settings)
     at = 0
-    while at < len(told):
-        text, line = told[at].text, told[at].line
+    while at < len(words):
+        text, line = words[at].text, words[at].line
         at += 1
         if not _FLAG.match(text):
             if UNKNOWN in text and not text.rpartition("/")[2].strip(UNKNOWN):
@@ -148,7 +151,7 @@ def with_model(family: str, settings: Sequence[Setting], told: Sequence[Text]) -
         if "=" in text or _is_switch(name, switches):
             continue
         at += 1
-        while name in many and at < len(told) and not _FLAG.match(told[at].text):
+        while name in many and at < len(words) and not _FLAG.match(words[at].text):
             at += 1
     return tuple(settings)
 
@@ -190,32 +193,43 @@ class Unread:
     release: str = ""
 
     @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Those that move memory, or may."""
+        return (*self.memory, *self.unknown)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What is not read, in words."""
-        said = (
+        kinds = (
             (
                 self.unknown,
-                f"no release up to {self.release} has them, as far as known: a parser refuses those",
+                f"known of no release up to {self.release}: a parser without them stops",
             ),
-            (self.memory, "they move memory, of which there is no verdict"),
-            (self.speed, "they may move speed, and are not priced"),
-            (self.neutral, "they move neither memory nor speed"),
+            (self.memory, "moves memory, of which there is no verdict"),
+            (self.speed, "may move speed, not priced"),
+            (self.neutral, "moves neither memory nor speed"),
         )
-        return tuple(f"not read: {', '.join(flags)} ({why})" for flags, why in said if flags)
+        return tuple(f"not read: {', '.join(flags)} ({why})" for flags, why in kinds if flags)
 
 
-def unread_flags(family: str, told: Iterable[Setting], read: Collection[str]) -> Unread:
+NOTHING_UNREAD = Unread()
+
+
+def unread_flags(
+    family: str, settings: Iterable[Setting], read: Collection[str], version: str = ""
+) -> Unread:
     """Which flags of a server's command nothing read.
 
     Args:
         family: Its engine.
-        told: Flags behind what starts it.
+        settings: Flags behind what starts it.
         read: Names that state a field or are asked for elsewhere, in one spelling.
+        version: Of the engine; "" is the newest known. Of a newer one no flag is called misspelt.
     """
-    flags = server_flags(family)
+    flags, neutral = server_flags(family), _neutral(family)
     kinds: dict[str, list[str]] = {"unknown": [], "memory": [], "speed": [], "neutral": []}
     misspelt: list[tuple[str, str]] = []
-    for setting in told:
+    for setting in settings:
         name = setting.path[0]
         if (
             name in read
@@ -226,21 +240,48 @@ def unread_flags(family: str, told: Iterable[Setting], read: Collection[str]) ->
         shown = _shown(setting)
         known = flags is None or any(_is_known(form, flags) for form in _forms(name))
         if not known and flags is not None:
-            near = difflib.get_close_matches(name, sorted(flags.all), 1, _NEAR)
-            if near:
-                misspelt.append((shown, _shown(Setting(name=near[0].replace("_", "-"), value=True, line=0))))
+            newer = _parts(version) > _parts(flags.release)
+            matches = [] if newer else difflib.get_close_matches(name, sorted(flags.all), 1, LEAST_LIKENESS)
+            if matches and _edits(name, matches[0]) <= _MOST_EDITS:
+                misspelt.append(
+                    (shown, _shown(Setting(name=matches[0].replace("_", "-"), value=True, line=0)))
+                )
             else:
                 kinds["unknown"].append(shown)
             continue
-        kind = next(
-            (kind for kind in ("memory", "neutral") if flags and _is_of(name, getattr(flags, kind))), "speed"
-        )
+        is_of_memory = flags is not None and _is_of(name, flags.memory)
+        kind = "memory" if is_of_memory else "neutral" if _is_of(name, neutral) else "speed"
         kinds[kind].append(shown)
     return Unread(
         misspelt=tuple(misspelt),
         release=flags.release if flags is not None else "",
         **{kind: tuple(dict.fromkeys(words)) for kind, words in kinds.items()},
     )
+
+
+def _neutral(family: str) -> frozenset[str]:
+    """Flags that move neither memory nor speed; of an engine without a table, those of the others."""
+    flags = server_flags(family)
+    listed = (flags,) if flags is not None else tuple(map(server_flags, _ENGINES))
+    return frozenset(name for each in listed if each is not None for name in each.neutral)
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """A version as numbers."""
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def _edits(word: str, other: str) -> int:
+    """Letters to put in, take out or change, from one word to another (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(word, 1):
+        before, row[0] = row[0], at
+        for place, there in enumerate(other, 1):
+            before, row[place] = (
+                row[place],
+                min(row[place] + 1, row[place - 1] + 1, before + (letter != there)),
+            )
+    return row[-1]
 
 
 def _forms(name: str) -> Iterator[str]:

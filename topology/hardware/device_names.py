@@ -103,13 +103,13 @@ def _short_words_of_gpus() -> re.Pattern[str]:
 
 def _spoken_of(text: str) -> list[str]:
     """The words of a text that name GPUs of the catalog, in their order."""
-    found = [(match.start(1), match[1]) for match in _words_of_gpus().finditer(text)]
+    spelled_parts = [(match.start(1), match[1]) for match in _words_of_gpus().finditer(text)]
     short = _short_words_of_gpus().finditer(text)
-    found += [
+    spelled_parts += [
         (match.start("told"), match["told"]) if match["told"] else (match.start(), match["bare"])
         for match in short
     ]
-    return [words for _, words in sorted(found)]
+    return [words for _, words in sorted(spelled_parts)]
 
 
 _IN_FILE_NAMES = re.compile(r"[-_.](?P<name>[a-z]\d{1,2})(?=[-_.])", re.IGNORECASE)
@@ -145,10 +145,10 @@ def unknown_gpus_in_text(text: str) -> tuple[str, ...]:
     >>> unknown_gpus_in_text("one RTX 3060 12GB, no RTX 4090"), unknown_gpus_in_text("Tesla P40, NVIDIA-L4")
     (('RTX 3060',), ('Tesla P40',))
     """
-    found = dict.fromkeys(match[0] for match in _CARD.finditer(text))
+    spelled_parts = dict.fromkeys(match[0] for match in _CARD.finditer(text))
     return tuple(
         words
-        for words in found
+        for words in spelled_parts
         if not parts_named(words, gpu_sheets().values()) and not aliased(words, gpu_aliases())
     )
 

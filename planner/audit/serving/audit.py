@@ -143,6 +143,8 @@ class ServingAudit:
         """Whether the server holds its requests; None where that is not known."""
         if any(start.starts is False for start in self.starts):
             return False
+        if not all(start.certain for start in self.starts):
+            return None
         return all(load.fits for load in self.loads) if self.loads else None
 
     @property
@@ -167,6 +169,10 @@ def audited_server(
     doubts, start = (*doubts, *server.assumed), _start(server)
     if not loads:
         return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
+    if server.unpriced:
+        return ServingAudit(
+            reading=reading, server=server, missing=(server.unpriced,), doubts=doubts, start=start
+        )
     if start.starts is False:
         judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
     else:
@@ -192,6 +198,8 @@ def audited_pools(
     )
     if not loads:
         return replace(audit, missing=(_NO_LOAD,))
+    if unpriced := pools.prefill.unpriced or pools.decode.unpriced:
+        return replace(audit, missing=(unpriced,))
     if any(start.starts is False for start in audit.starts):
         return replace(audit, loads=tuple(LoadAudit(load=load, fits=False) for load in loads))
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))

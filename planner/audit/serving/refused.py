@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from costmodel.models.catalog import hub_checkpoint
 from costmodel.parallel.divisions import HEADS
+from planner.audit.serving.refused_words import refused_words
 from planner.audit.serving.server import Server
 
 _KEEPS_EXPERTS_WHOLE = {"vllm": "--enable-expert-parallel", "sglang": "--ep-size {tp}"}
@@ -27,6 +28,7 @@ def refusal_of(server: Server) -> tuple[str, str] | None:
 
 def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     """Every law that the settings break, with what keeps it."""
+    yield from refused_words(server)
     model, layout = server.model, server.layout
     heads = model.num_attention_heads
     if HEADS.rest(heads, layout.tp):

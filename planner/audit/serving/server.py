@@ -25,9 +25,10 @@ from costmodel.serving.deployment import (
 )
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
-from planner.audit.read import Reading
+from planner.audit.read import OPTION_FILES, Reading
+from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.speculation import UNPRICED, drafts_of
-from planner.formats.settings import whole_or_none
+from planner.formats.settings import Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
@@ -80,6 +81,11 @@ class Server:
         overlaps: Whether the next step is prepared while one runs, which a switch may end.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
+        unread: Flags of its command that nothing reads.
+        host_weights_bytes: Weights of each GPU that stay on its host.
+        cache_bytes: Cache of each GPU, where it is said and not left by weights.
+        cache_tokens: Tokens of the cache of an attention rank at most.
+        whole_prompts: Whether prompts are computed whole, by a word.
     """
 
     engine: str
@@ -105,8 +111,25 @@ class Server:
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
+    unread: Unread = NOTHING_UNREAD
+    host_weights_bytes: float = 0.0
+    cache_bytes: float | None = None
+    cache_tokens: int | None = None
+    whole_prompts: bool = False
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
+
+    @property
+    def unpriced(self) -> str:
+        """What a time of its requests lacks; "" where it lacks nothing."""
+        if self.host_weights_bytes:
+            return (
+                "weights on the GPUs alone: what --cpu-offload-gb keeps on hosts is read anew by every step"
+            )
+        if self.cache_bytes is not None or self.cache_tokens is not None:
+            return "a cache that the memory setting sizes: a stated one is held, and not priced"
+        flags = ", ".join(self.unread.uncounted)
+        return f"a server without {flags}, which nothing reads" if flags else ""
 
     @property
     def num_gpus(self) -> int:
@@ -169,6 +192,9 @@ def server_of(
             f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
             "(--mem-fraction-static): none is given, and the engine computes one by a rule of its own"
         )
+    version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
+    unread = _unread(reading, version)
+    assumed += unread.notes
     eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
     return Server(
         engine=engine.name,
@@ -190,10 +216,50 @@ def server_of(
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         stretches=_stretches(reading),
-        version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
+        version=version,
         drafter=drafts[0],
         draft_tokens=drafts[1],
+        unread=unread,
+        host_weights_bytes=(number(facts.value("said.cpu_offload")) or 0.0) * GIB,
+        cache_bytes=_bytes(facts.value("said.cache_bytes")),
+        cache_tokens=facts.count("said.cache_tokens"),
+        whole_prompts=bool(facts.truth("said.whole_prompts")),
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
+    )
+
+
+_ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
+"""Flags that no field states and that are read all the same."""
+
+
+def _unread(reading: Reading, version: str) -> Unread:
+    """Flags of its command that nothing reads; those of positions are read where they scale them."""
+    scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag)}
+    read = {*reading.family.words, *_ELSEWHERE, *scaled}
+    return unread_flags(reading.family.name, reading.flags, read, version)
+
+
+def _stretches_positions(flag: Setting) -> bool:
+    """Whether a flag says how positions are scaled, and nothing else of a model."""
+    names = flag.path[0].replace("_", "-").startswith(_POSITIONS)
+    return names and ("rope" in flag.path[0] or "rope" in str(flag.value))
+
+
+_SIZE = re.compile(r"(?P<count>\d+(?:\.\d+)?)(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
+
+
+def _bytes(value: object) -> float | None:
+    """A number of bytes as vLLM takes it (`human_readable_int`): ``25g`` is decimal, ``25G`` is binary.
+
+    >>> _bytes("2147483648"), _bytes("2g"), _bytes("2G"), _bytes(None)
+    (2147483648.0, 2000000000.0, 2147483648.0, None)
+    """
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        return None
+    power = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}[match["unit"].lower()]
+    return float(match["count"]) * (
+        1024.0**power if match["binary"] or match["unit"].isupper() else 1000.0**power
     )
 
 

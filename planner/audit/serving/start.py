@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
-from costmodel.serving.deployment import Deployment, is_as_published
+from costmodel.serving.deployment import Deployment, is_as_published, weight_bytes
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
 from costmodel.serving.memory import tile_share
@@ -33,6 +33,8 @@ class Start(HeldCache):
         refuses: Whether the engine refuses to start where one longest request does not fit.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
         guess: The kind of GPU that was taken where none is known; "" where it is.
+        uncounted: Flags that move memory, or may, and that nothing reads; no verdict of memory beside them.
+        exact: Whether the cache is stated, and no estimate.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
@@ -43,6 +45,8 @@ class Start(HeldCache):
     refuses: bool
     certain: bool = True
     guess: str = ""
+    uncounted: tuple[str, ...] = ()
+    exact: bool = False
     wide: str = ""
     whole_memory: bool = False
     wide_cache: bool = False
@@ -78,6 +82,8 @@ class Start(HeldCache):
     @property
     def doubt_bytes(self) -> float:
         """Bytes by which the cache may be larger or smaller than estimated."""
+        if self.exact:
+            return 0.0
         return ENGINE_UNCERTAINTY * self.beside_bytes + WEIGHTS_UNCERTAINTY * self.weights_bytes
 
     @property
@@ -118,9 +124,10 @@ class Start(HeldCache):
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
         tokens = f"{max(self.cache_tokens, 0):,} tokens"
         taken = f"on a guessed {self.guess} it would hold " if self.guess else ""
+        without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         return (
-            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; "
-            f"maximum concurrency for {self.longest:,} tokens a request: {max(self.concurrency, 0.0):.2f}x"
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; maximum concurrency for "
+            f"{self.longest:,} tokens a request: {max(self.concurrency, 0.0):.2f}x{without}"
         )
 
 
@@ -204,15 +211,35 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         longest=longest,
         shortens=server.fits_length,
     )
+    held = _as_stated(server, held)
+    uncounted = server.unread.uncounted
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
-        certain=server.knows_gpu,
+        certain=server.knows_gpu and not uncounted,
+        uncounted=uncounted,
+        exact=server.cache_bytes is not None,
         guess="" if server.knows_gpu else server.gpu,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _as_stated(server: Server, held: HeldCache) -> HeldCache:
+    """What a server holds whose words keep weights on the host, or say how large its cache is.
+
+    Weights that stay on hosts are of layers, not of a stage's ends (vLLM, `maybe_offload_to_cpu`).
+    """
+    model = server.model
+    ends = (
+        (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size * weight_bytes("bf16")
+    )
+    apart = min(server.host_weights_bytes, max(held.weights_bytes - ends / server.layout.tp, 0.0))
+    cache = held.cache_bytes + apart if server.cache_bytes is None else server.cache_bytes
+    if server.cache_tokens is not None:
+        cache = min(cache, server.cache_tokens * held.request_bytes / held.longest)
+    return replace(held, weights_bytes=held.weights_bytes - apart, cache_bytes=cache)
 
 
 def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Deployment:
@@ -229,6 +256,8 @@ def server_budget(server: Server, deployment: Deployment) -> int:
     stack, longest = deployment.stack, server.longest or server.model.max_sequence_length
     if server.token_budget:
         return server.token_budget
+    if server.whole_prompts:
+        return max(longest, LEAST_STEP)
     if longest <= stack.whole_prompts:
         return max(longest, LEAST_STEP)
     return scheduler_default(stack, deployment.hierarchy.gpu).token_budget
