@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -406,6 +407,26 @@ def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:
 def _is_launcher(command: Started) -> bool:
     """Whether a command's first words name a launcher."""
     return any(text.text.rpartition("/")[2] in _LAUNCHERS for text in command.words[:4])
+
+
+def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Flags that values of a release hand to its server, under keys that end in ``args``.
+
+    >>> extra = Setting(name="vllmConfig.extraArgs", value="--enforce-eager --tensor-parallel-size 4", line=9)
+    >>> [(flag.name, flag.value, flag.line) for flag in flags_of_release([extra])]
+    [('enforce-eager', True, 9), ('tensor-parallel-size', '4', 9)]
+    """
+    flags: list[Setting] = []
+    for setting in settings:
+        text = setting.value if isinstance(setting.value, str) else ""
+        if setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND and _is_option(text.strip()):
+            with contextlib.suppress(ValueError):  # a quote that nothing closes
+                words = [Text(word, setting.line) for word in shlex.split(text)]
+                flags.extend(settings_of_words(words))
+    return tuple(flags)
+
+
+_REST_OF_COMMAND = ("args", "arguments")
 
 
 UNTOLD = "words that only a run knows"

@@ -108,6 +108,8 @@ _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")
 _WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size)$")
 _DEVICES = re.compile(r"(?:^|\.)(?:resources\.gpu|accelerators)$")
+_RESERVED = re.compile(r"^services\..*\.devices\.(?:count|device_ids)$")
+"""GPUs that compose reserves for a service: how many, or which."""
 
 
 def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
@@ -123,6 +125,9 @@ def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
     pods = {count for setting in settings if _OF_POD.search(setting.name) and (count := _count(setting))}
     if len(pods) == 1:
         yield Setting(name="gpus_per_node", value=pods.pop(), line=_line_of(settings, _OF_POD))
+    reserved = {_reserved(setting) for setting in settings if _RESERVED.search(setting.name)} - {0}
+    if len(reserved) == 1 and not pods:
+        yield Setting(name="gpus_per_node", value=reserved.pop(), line=_line_of(settings, _RESERVED))
     for setting in settings:
         if _DEVICES.search(setting.name) and (match := re.search(r":(\d{1,2})\b", str(setting.value))):
             yield Setting(name="gpus_per_node", value=int(match.group(1)), line=setting.line)
@@ -149,6 +154,13 @@ def _with_gpus(settings: Sequence[Setting]) -> list[Setting]:
 def _count(setting: Setting) -> int:
     """A whole number above zero; else 0."""
     return max(0, whole_or_none(setting.value) or 0)
+
+
+def _reserved(setting: Setting) -> int:
+    """GPUs of a service of compose: a count, or as many as are listed; 0 where it takes all."""
+    if setting.name.endswith(".device_ids"):
+        return len([part for part in str(setting.value).split(",") if part.strip()])
+    return _count(setting)
 
 
 def _line_of(settings: Sequence[Setting], pattern: re.Pattern[str]) -> int:

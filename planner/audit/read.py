@@ -18,6 +18,7 @@ from planner.audit.launch import (
     UNTOLD,
     Launch,
     family_of,
+    flags_of_release,
     launch_of,
     launch_of_page,
     machine_settings,
@@ -69,7 +70,7 @@ _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdig
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
 _VERSION = re.compile(
-    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?)v?"
+    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?|[\"']?\s{1,60}tag: ?[\"']?)v?"
     r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)",
     re.IGNORECASE,
 )
@@ -491,6 +492,8 @@ def _of_configuration(
             commanded=True,
         )
     family = package or family_of(settings) or _by_name(settings)
+    flags = flags_of_release(settings) if family.serves else ()
+    settings = [*flags, *settings]  # of a flag given twice the last counts, and those stand behind
     facts = job_facts_of(settings, family, path)
     _add_class_of_arguments(facts, settings)
     if kind == "python":
@@ -505,7 +508,9 @@ def _of_configuration(
         ):
             doubts.append(setting.how)
     handed = _handed_files(script) if script is not None and family is UNKNOWN else {}
-    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings), variables=handed)
+    return Reading(
+        facts, family, {path: kind}, None, doubts, settings=tuple(settings), flags=flags, variables=handed
+    )
 
 
 def _of_recipe(

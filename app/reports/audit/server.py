@@ -71,7 +71,7 @@ def _headline(audit: ServingAudit) -> str:
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
     guess = next((start.guess for start in audit.starts if start.guess), "")
-    taken = f", on a guessed {guess} (--gpu)" if guess else ""
+    taken = f", on a guessed {guess} (--gpu)" if guess and not refused else ""
     uncounted = dict.fromkeys(flag for start in audit.starts for flag in start.uncounted)
     if uncounted and not refused:
         taken += f"; no verdict of memory beside {', '.join(uncounted)}"

@@ -12,6 +12,8 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
     """Every such word, with what would be taken."""
     for flag, known in server.unread.misspelt:
         yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
+    if server.beyond_machine:
+        yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
     yield from _short_steps(server)
 
 

@@ -27,6 +27,7 @@ from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
+from planner.audit.serving.machine import gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
@@ -86,6 +87,7 @@ class Server:
         cache_bytes: Cache of each GPU, where it is said and not left by weights.
         cache_tokens: Tokens of the cache of an attention rank at most.
         whole_prompts: Whether prompts are computed whole, by a word.
+        beyond_machine: What its degrees take and what files give one server, if that is less; else "".
     """
 
     engine: str
@@ -116,6 +118,7 @@ class Server:
     cache_bytes: float | None = None
     cache_tokens: int | None = None
     whole_prompts: bool = False
+    beyond_machine: str = ""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -195,6 +198,13 @@ def server_of(
     version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
     unread = _unread(reading, version)
     assumed += unread.notes
+    machine = gpus_of_machine(reading)
+    taken = replicas * layout.num_gpus
+    beyond = ""
+    if machine is not None and taken > machine[0]:
+        beyond = f"its degrees multiply to {taken} GPUs, and {machine[1]}"
+    if machine is not None and taken < machine[0]:
+        assumed.append(f"the server takes {taken} of its GPUs, and the rest is idle: {machine[1]}")
     eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
     return Server(
         engine=engine.name,
@@ -224,6 +234,7 @@ def server_of(
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
         whole_prompts=bool(facts.truth("said.whole_prompts")),
+        beyond_machine=beyond,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
