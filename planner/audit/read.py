@@ -34,6 +34,7 @@ from planner.formats.logs import Measured, is_log, is_named_log, lines_like_step
 from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
+from planner.formats.server_lines import ServerLog, server_log_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
@@ -123,6 +124,8 @@ class Reading:
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
+    served: ServerLog | None = None
+    """What the log of a server prints."""
     flags: tuple[Setting, ...] = ()
     """What the engine of a server is told by its command, where that is plainly its own."""
     stated: JobFacts = field(default_factory=JobFacts)
@@ -197,6 +200,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     whole = _together(readings)
     _require_job(whole, texts)
     _mentions(whole, [*texts, *texts.values()])
+    if whole.served is not None and whole.served.version:
+        whole.versions = {**whole.versions, whole.served.of.lower(): whole.served.version}
     for name, text in texts.items():
         if whole.kinds.get(name.partition("::")[0]) != "log":
             whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
@@ -792,6 +797,8 @@ def _doubts_of_launch(launch: Launch) -> list[str]:
 def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     """A log: what it measured, and the job as far as it prints it."""
     measured, settings, command = measured_of(text)
+    if (served := server_log_of(text)) is not None and not measured.has_trained:
+        return _of_server_log(path, served, measured)
     family = FAMILIES[-1]
     facts, ran = JobFacts(), tuple[Setting, ...]()
     if command:
@@ -812,6 +819,16 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     doubts = list(measured.doubts)
     whole = tuple(settings) or ran
     return Reading(facts, family, {path: "log"}, measured, doubts, settings=whole)
+
+
+def _of_server_log(path: str, served: ServerLog, measured: Measured) -> Reading:
+    """The log of a server: what it was started with, what it holds, how it ran or why it stopped."""
+    family = family_named(served.of)
+    known = [setting for setting in served.settings if meaning(setting, family.words) is not None]
+    facts = job_facts_of(known, family, path)
+    if not served.error and measured.out_of_memory:
+        served = replace(served, error="a GPU ran out of memory", error_line=measured.out_of_memory)
+    return Reading(facts, family, {path: "log"}, settings=tuple(known), served=served)
 
 
 def _with_deepspeed(family: Family, settings: Iterable[Setting]) -> Family:
@@ -845,6 +862,7 @@ def _together(readings: list[Reading]) -> Reading:
         )
         whole.kinds |= reading.kinds
         whole.flags = whole.flags or reading.flags
+        whole.served = reading.served or whole.served
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured

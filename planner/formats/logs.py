@@ -168,6 +168,11 @@ class Measured:
         rates = (self.tflops_per_gpu, self.tokens_per_s_per_gpu, self.tokens_per_s, self.samples_per_s)
         return self.step_time_s is not None or any(rates) or self.microbatch_s is not None
 
+    @property
+    def has_trained(self) -> bool:
+        """Whether it shows steps of a training job; a server prints rates of tokens, too."""
+        return self.step_time_s is not None or self.microbatch_s is not None or bool(self.tflops_per_gpu)
+
     def pace(self, work: Work) -> Pace | None:
         """The step that it measured, of the rate that it prints where it prints no step.
 

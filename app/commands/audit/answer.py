@@ -80,7 +80,7 @@ def _server_answer(
             fix=f"plan calibrate --serving BENCH.json --name {question.anchor}",
         )
     _refuse_training(flags)
-    texts = {path: question.text(path) for path in reading.kinds}
+    texts = {path: question.text_with_note(path)[0] for path in reading.kinds}  # of long logs their ends
     with waiting("auditing"):
         audit = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
     _refuse_other_gpus(flags, audit.num_gpus)

@@ -17,6 +17,7 @@ from costmodel.serving.simulation.simulator import Simulation
 from planner.audit.facts import JobFact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
+from planner.audit.serving.logged import state_of, stopped_by
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
 from planner.audit.serving.transport import OverTcp
@@ -61,12 +62,15 @@ def _records(audit: ServingAudit, loads: Sequence[dict[str, Any]]) -> tuple[dict
 def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
-    refused = any(start.starts is False for start in audit.starts)
+    served = audit.reading.served
+    refused = any(start.starts is False for start in audit.starts) or (served is not None and served.stopped)
     does = "does" if audit.prefill is None else "do"
     verdict = f", which {does} not start" if refused else ""
     if (slow := audit.slowest) is not None and slow.slowness is not None:
         parts = {"requests": "", "token": " per token", "first token": " to the first token"}
         verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
+    elif served is not None and served.is_full:
+        verdict = ", whose cache is full"
     elif any(load.running is not None and load.running.is_bound_by_tcp for load in audit.loads):
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
@@ -92,13 +96,20 @@ def _started(audit: ServingAudit) -> Pairs:
             layout = f"prefill {prefill.replicas} × {prefill.layout.label}, decode {server.replicas} × "
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
-        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}"))
+        guess = "" if server.knows_gpu else ", which no file names (--gpu)"
+        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}{guess}"))
         pairs.append(("model", server.model.name))
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
         apart = prefill is not None
         if (wrong := start.finding) is not None:
             pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
+        if start.estimate:
+            pairs.append(("estimate", start.estimate))
+    if server is None and (stopped := stopped_by(audit.reading.served)) is not None:
+        pairs[:0] = [("start", f"the server does not start: {stopped[0]}: {stopped[1]}")]
+    if state := state_of(audit.reading.served):
+        pairs[:0] = [("log", state)]
     pairs[:0] = [pair for load in audit.loads for pair in _carried(load)]
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]

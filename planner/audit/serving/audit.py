@@ -21,7 +21,7 @@ from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
 from planner.audit.serving.server import Server, Unknown, as_planned
-from planner.audit.serving.start import Start, server_deployment, start_of
+from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import length_notes
 from planner.questions.serving.understand import Asked, understand_serving
@@ -141,6 +141,8 @@ class ServingAudit:
     @property
     def fits(self) -> bool | None:
         """Whether the server holds its requests; None where that is not known."""
+        if self.reading.served is not None and self.reading.served.stopped:
+            return False
         if any(start.starts is False for start in self.starts):
             return False
         if not all(start.certain for start in self.starts):
@@ -277,6 +279,9 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
     asked = understand_serving(_flags(server, load.flags), model=server.model)
     request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
+    if (sized := as_sized(server, request, hierarchy)) is not server:
+        server, asked = sized, understand_serving(_flags(sized, load.flags), model=sized.model)
+        request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from costmodel.models.catalog import hub_checkpoint
+from planner.audit.serving.logged import stopped_by
 from planner.audit.serving.server import Server
 
 
 def refused_words(server: Server) -> Iterator[tuple[str, str]]:
-    """Every such word, with what would be taken."""
+    """Every such word, with what would be taken; before all what its log ends in."""
+    if (stopped := stopped_by(server.printed)) is not None:
+        yield stopped
     for flag, known in server.unread.misspelt:
         yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
     if server.beyond_machine:

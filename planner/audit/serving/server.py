@@ -29,6 +29,7 @@ from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.machine import gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
+from planner.formats.server_lines import ServerLog
 from planner.formats.settings import Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
@@ -87,6 +88,7 @@ class Server:
         cache_bytes: Cache of each GPU, where it is said and not left by weights.
         cache_tokens: Tokens of the cache of an attention rank at most.
         whole_prompts: Whether prompts are computed whole, by a word.
+        printed: What its log says.
         beyond_machine: What its degrees take and what files give one server, if that is less; else "".
     """
 
@@ -118,6 +120,7 @@ class Server:
     cache_bytes: float | None = None
     cache_tokens: int | None = None
     whole_prompts: bool = False
+    printed: ServerLog | None = None
     beyond_machine: str = ""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
@@ -129,8 +132,6 @@ class Server:
             return (
                 "weights on the GPUs alone: what --cpu-offload-gb keeps on hosts is read anew by every step"
             )
-        if self.cache_bytes is not None or self.cache_tokens is not None:
-            return "a cache that the memory setting sizes: a stated one is held, and not priced"
         flags = ", ".join(self.unread.uncounted)
         return f"a server without {flags}, which nothing reads" if flags else ""
 
@@ -234,6 +235,7 @@ def server_of(
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
         whole_prompts=bool(facts.truth("said.whole_prompts")),
+        printed=reading.served,
         beyond_machine=beyond,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )

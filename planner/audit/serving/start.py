@@ -9,6 +9,7 @@ from costmodel.serving.deployment import Deployment, is_as_published, weight_byt
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
 from costmodel.serving.memory import tile_share
+from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
@@ -34,7 +35,8 @@ class Start(HeldCache):
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
         guess: The kind of GPU that was taken where none is known; "" where it is.
         uncounted: Flags that move memory, or may, and that nothing reads; no verdict of memory beside them.
-        exact: Whether the cache is stated, and no estimate.
+        exact: Whether the cache is stated or printed, and no estimate.
+        estimate: Where its log prints the cache, what was estimated without it, in words.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
@@ -47,6 +49,7 @@ class Start(HeldCache):
     guess: str = ""
     uncounted: tuple[str, ...] = ()
     exact: bool = False
+    estimate: str = ""
     wide: str = ""
     whole_memory: bool = False
     wide_cache: bool = False
@@ -124,6 +127,7 @@ class Start(HeldCache):
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
         tokens = f"{max(self.cache_tokens, 0):,} tokens"
         taken = f"on a guessed {self.guess} it would hold " if self.guess else ""
+        taken = "by its log " if self.estimate else taken
         without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         return (
             f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; maximum concurrency for "
@@ -133,10 +137,41 @@ class Start(HeldCache):
 
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
-    start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
+    start = _logged(server, _start_as_given(server, request, hierarchy))
+    start = replace(start, refusal=refusal_of(server))
     if start.refusal is not None or (start.holds and start.concurrency >= 1):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
+
+
+def _logged(server: Server, start: Start) -> Start:
+    """The start as the server's log prints it: a printed cache is no estimate, whatever else is not known."""
+    printed = as_printed(start, server.printed)
+    if not prints_cache(server.printed):
+        return printed
+    words = replace(start, uncounted=()).words
+    return replace(printed, certain=True, guess="", uncounted=(), exact=True, estimate=words)
+
+
+LEAST_SHARE, MOST_SHARE = 0.01, 0.99
+
+
+def as_sized(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Server:
+    """The server with the memory setting that leaves the cache which its log prints or its words state."""
+    if not (
+        prints_cache(server.printed) or server.cache_bytes is not None or server.cache_tokens is not None
+    ):
+        return server
+    free = replace(server, cache_bytes=None, cache_tokens=None)
+    left = _start_as_given(free, request, hierarchy)
+    sized = _logged(server, _start_as_given(server, request, hierarchy))
+    stack = server_deployment(free, request, hierarchy).stack
+    share = stack.memory_fraction
+    if stack.fraction_of == "free":
+        share *= sized.cache_bytes / left.cache_bytes if left.cache_bytes > 0 else 1.0
+    else:
+        share += (sized.cache_bytes - left.cache_bytes) / hierarchy.gpu.memory_bytes
+    return replace(free, memory_fraction=min(max(share, LEAST_SHARE), MOST_SHARE))
 
 
 LEAST_LENGTH = 2048
