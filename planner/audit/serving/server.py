@@ -176,7 +176,7 @@ def server_of(
     except InputError as unknown:
         if model:
             raise
-        return Unknown(missing=(f"--model ({unknown.what})",))
+        return Unknown(missing=(f"--model ({unknown.what}; {unknown.fix})",))
     engine = serving_stack(reading.family.name)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
         return Unknown(missing=(UNPRICED,))

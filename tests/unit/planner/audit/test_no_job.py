@@ -6,6 +6,7 @@ import pytest
 
 from planner.audit.job import audited_job
 from planner.audit.read import read_texts
+from planner.audit.serving.server import Unknown, server_of
 from planner.questions.flags import Flags
 from topology.base.errors import InputError
 
@@ -69,3 +70,34 @@ def test_a_file_without_any_engine_is_refused(name, text, why):
         read_texts({name: text})
     assert refused.value.what == f"no engine and no job was recognised in {name}"
     assert refused.value.cause.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        (
+            "#!/bin/bash\n# 2 x RTX 3090\nllama-server -m ./m-70B-Q4_K_M.gguf -ngl 99 -c 32768 --port 8080",
+            "llama.cpp",
+        ),
+        (
+            "docker run --gpus all -p 8080:80 ghcr.io/o/text-generation-inference:3.0 --model-id a/b",
+            "Text Generation",
+        ),
+        ("ollama serve --port 1", "Ollama"),
+        ("lmdeploy serve api_server a/b --tp 2", "LMDeploy"),
+    ],
+)
+def test_a_server_that_nothing_prices_is_refused_by_its_name(text: str, server: str) -> None:
+    """With the command that asks what a server of another engine would hold on the same GPUs."""
+    with pytest.raises(InputError, match=f"s.sh starts {server}") as refused:
+        read_texts({"s.sh": text})
+    assert "plan serve --model" in refused.value.fix
+    assert read_texts({"s.sh": f"# not ollama\nvllm serve Qwen/Qwen3-8B\n{text}"}).family.serves
+
+
+def test_a_server_of_an_unknown_model_says_how_it_is_told() -> None:
+    """Near names, and the configuration of any other."""
+    reading = read_texts({"s.sh": "vllm serve nobody/Knows-1B --max-model-len 4096"})
+    found = server_of(reading, model=None, gpu="h100-sxm")
+    assert isinstance(found, Unknown)
+    assert "config.json" in found.missing[0]
