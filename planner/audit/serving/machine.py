@@ -35,6 +35,21 @@ def gpus_of_machine(reading: Reading) -> tuple[int, str] | None:
     return min(counts, default=None)
 
 
+def compared_with_machine(reading: Reading, gpus: int) -> tuple[str, tuple[str, ...]]:
+    """What is wrong where a server takes more GPUs than files give it, and what is idle where it takes fewer.
+
+    Args:
+        reading: What the files say.
+        gpus: How many its degrees multiply to.
+    """
+    machine = gpus_of_machine(reading)
+    if machine is None or machine[0] == gpus:
+        return "", ()
+    if gpus > machine[0]:
+        return f"its degrees multiply to {gpus} GPUs, and {machine[1]}", ()
+    return "", (f"the server takes {gpus} of its GPUs, and the rest is idle: {machine[1]}",)
+
+
 def _counts(reading: Reading) -> Iterator[tuple[int, str]]:
     """GPUs of one pod or host, with the words that count them."""
     for gpus, line in _machine_counts(reading, "said.gpus_per_node"):

@@ -27,7 +27,7 @@ from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
-from planner.audit.serving.machine import gpus_of_machine
+from planner.audit.serving.machine import compared_with_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.server_lines import ServerLog
 from planner.formats.settings import Setting, number, whole_or_none
@@ -199,13 +199,8 @@ def server_of(
     version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
     unread = _unread(reading, version)
     assumed += unread.notes
-    machine = gpus_of_machine(reading)
-    taken = replicas * layout.num_gpus
-    beyond = ""
-    if machine is not None and taken > machine[0]:
-        beyond = f"its degrees multiply to {taken} GPUs, and {machine[1]}"
-    if machine is not None and taken < machine[0]:
-        assumed.append(f"the server takes {taken} of its GPUs, and the rest is idle: {machine[1]}")
+    beyond, idle = compared_with_machine(reading, replicas * layout.num_gpus)
+    assumed += idle
     eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
     return Server(
         engine=engine.name,
