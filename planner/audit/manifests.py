@@ -25,7 +25,7 @@ def script_of(settings: Sequence[Setting]) -> str:
     'x.py -n 8'
     """
     commands: list[tuple[int, str, str]] = []
-    begins = ""
+    begins, behind = "", _behind_images(settings)
     for setting in settings:
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
@@ -40,7 +40,7 @@ def script_of(settings: Sequence[Setting]) -> str:
         else:
             commands.append((setting.line, outer, setting.value))
             begins = setting.name.removesuffix("[]")
-            if begins in _behind_images(settings) and not _PROGRAM.match(setting.value.strip()):
+            if begins in behind and not _PROGRAM.match(setting.value.strip()):
                 commands[-1] = (setting.line, outer, f"{_OF_IMAGE} {setting.value.strip()}")
     text = ""
     for line, _, command in commands:

@@ -21,18 +21,18 @@ _RUNS = frozenset(
 LEAST_COLUMNS = 3
 """Columns of a table of runs by which it is known."""
 _SERVERS = {
-    "llama.cpp": r"(?:\S*/)?llama-(?:server|cli)\b|\S*/llama\.cpp[:@]\S*server",
-    "Ollama": r"(?:\S*/)?ollama (?:serve|run)\b|(?:\S*/)?ollama/ollama\b",
-    "Text Generation Inference": r"text-generation-launcher\b|\S*/text-generation-inference\b",
-    "LMDeploy": r"lmdeploy serve\b|\S*openmmlab/lmdeploy\b",
+    "llama.cpp": r"(?:\S{0,200}/)?llama-(?:server|cli)\b|\S{0,200}/llama\.cpp[:@]\S{0,200}server",
+    "Ollama": r"(?:\S{0,200}/)?ollama (?:serve|run)\b|(?:\S{0,200}/)?ollama/ollama\b",
+    "Text Generation Inference": r"text-generation-launcher\b|\S{0,200}/text-generation-inference\b",
+    "LMDeploy": r"lmdeploy serve\b|\S{0,200}openmmlab/lmdeploy\b",
     "MLC": r"mlc_llm serve\b",
-    "TabbyAPI": r"\S*tabbyapi\S*",
+    "TabbyAPI": r"\S{0,200}tabbyapi\S{0,200}",
     "KTransformers": r"ktransformers\b",
     "DeepSpeed-MII": r"mii\.(?:serve|pipeline)\b",
 }
 """Servers that nothing here prices, by the words of commands and images that start them."""
 _STARTS_SERVER = re.compile(
-    r"^[ \t]{0,40}(?:(?:exec|nohup|sudo|image:|docker run [^\n]{0,400}?|python3? -m) ?[\"']?)?(?:"
+    r"^[ \t]{0,40}(?:(?:exec|nohup|sudo|image:|docker run [^\n]{0,200}?|python3? -m) ?[\"']?)?(?:"
     + "|".join(f"(?P<n{at}>{words})" for at, words in enumerate(_SERVERS.values()))
     + ")",
     re.MULTILINE | re.IGNORECASE,

@@ -39,6 +39,8 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _GLUED = re.compile(r"o\d")
 LEAST_LIKENESS = 0.85
 """Likeness of two flags (`difflib`), from which one may be the other misspelt."""
+MOST_COMPARED = 20
+"""Unknown flags of a command that are compared with known ones: a command of more is of another program."""
 _MOST_EDITS = 2
 """Letters by which a misspelt flag differs."""
 _LEAST_SHORTENED = 4
@@ -240,8 +242,8 @@ def unread_flags(
         shown = _shown(setting)
         known = flags is None or any(_is_known(form, flags) for form in _forms(name))
         if not known and flags is not None:
-            newer = _parts(version) > _parts(flags.release)
-            matches = [] if newer else difflib.get_close_matches(name, sorted(flags.all), 1, LEAST_LIKENESS)
+            skipped = _parts(version) > _parts(flags.release) or len(kinds["unknown"]) >= MOST_COMPARED
+            matches = [] if skipped else difflib.get_close_matches(name, sorted(flags.all), 1, LEAST_LIKENESS)
             if matches and _edits(name, matches[0]) <= _MOST_EDITS:
                 misspelt.append(
                     (shown, _shown(Setting(name=matches[0].replace("_", "-"), value=True, line=0)))

@@ -9,6 +9,7 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from planner.formats.settings import Setting
@@ -18,6 +19,8 @@ from topology.base.units import GIB
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
 LONGEST_ERROR = 400
+MOST_ARGUMENT_LINES = 32
+"""Lines that print what a server was started with: one a rank, of one host."""
 BLOCK_TOKENS = 16
 """Tokens of a block of vLLM, where its log counts blocks and no word says another size."""
 FULL = 0.95
@@ -26,7 +29,9 @@ _FILE = Path(__file__).parent / "data" / "server_lines.toml"
 _FACTORS = {"": 1.0, "GiB": GIB, "%": 0.01}
 _RANKS = ("weights_bytes", "cache_bytes", "half_cache_bytes")
 """What every rank prints: of weights the most counts, of caches the least."""
-_ERROR = re.compile(r"\b((?:[\w.]*(?:Error|Exception)): \S.*)$")
+_ERROR = re.compile(r"(?:Error|Exception): (?=\S)")
+_NAME = re.compile(r"[\w.]{0,80}$")
+"""What stands before that in the name of an error."""
 _ARGUMENTS = re.compile(
     r"non-default args: \{|\bargs: Namespace\(|\bInitializing an? (?:V\d )?LLM engine"
     r"|\bserver_args=ServerArgs\("
@@ -182,10 +187,8 @@ def _version(lines: Sequence[str]) -> str:
 def _settings(lines: Sequence[str]) -> Iterator[Setting]:
     """What a server was started with, as it prints it; the first that says a name holds."""
     names: set[str] = set()
-    for number, line in enumerate(lines, 1):
-        lower = line[:LONGEST_LINE].lower()
-        if not any(mark in lower for mark in _MARKS):
-            continue
+    marked = ((number, line) for number, line in enumerate(lines, 1) if _is_marked(line))
+    for number, line in islice(marked, MOST_ARGUMENT_LINES):
         begins = _ARGUMENTS.search(line[:LONGEST_LINE])
         for match in _PAIR.finditer(line[begins.end() - 1 : LONGEST_LINE]) if begins is not None else ():
             name, value = match["quoted"] or match["plain"], match["value"].strip("'\"")
@@ -193,6 +196,12 @@ def _settings(lines: Sequence[str]) -> Iterator[Setting]:
                 names.add(name)
                 truth = {"True": True, "False": False}.get(value)
                 yield Setting(name=name, value=value if truth is None else truth, line=number)
+
+
+def _is_marked(line: str) -> bool:
+    """Whether a line may print what a server was started with."""
+    lower = line[:LONGEST_LINE].lower()
+    return any(mark in lower for mark in _MARKS)
 
 
 def _error_of(lines: Sequence[str]) -> tuple[str, int]:
@@ -203,5 +212,7 @@ def _error_of(lines: Sequence[str]) -> tuple[str, int]:
             continue
         match = _ERROR.search(line[:LONGEST_LINE])
         if match is not None and ("see root cause" not in line.lower() or not error):
-            error, at = match[1].strip()[:LONGEST_ERROR], number
+            name = _NAME.search(line[max(0, match.start() - 80) : match.start()])
+            begins = match.start() - (len(name[0]) if name is not None else 0)
+            error, at = line[begins:LONGEST_LINE].strip()[:LONGEST_ERROR], number
     return error, at
