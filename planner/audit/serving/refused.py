@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
-from costmodel.models.catalog import hub_checkpoint
 from costmodel.parallel.divisions import HEADS
 from planner.audit.serving.server import Server
 
@@ -17,7 +15,6 @@ _STRETCHES = {
     "sglang": "--json-model-override-args with rope scaling, where the model was trained for it",
 }
 """What allows more positions than a checkpoint has, of the engines that refuse them otherwise."""
-_FORMAT = re.compile(r"-(?:fp8|bf16)$")
 
 
 def refusal_of(server: Server) -> tuple[str, str] | None:
@@ -61,10 +58,10 @@ def _beyond_positions(server: Server) -> Iterator[tuple[str, str]]:
     positions, longest, how = server.model.max_sequence_length, server.longest, _STRETCHES.get(server.engine)
     if how is None or longest is None or longest <= positions or server.stretches:
         return
-    tail = hub_checkpoint(server.model).lower().rpartition("/")[2]
-    if not tail or _FORMAT.sub("", server.checkpoint.lower().rpartition("/")[2]) != _FORMAT.sub("", tail):
+    if not server.knows_positions:
         return
+    name = server.checkpoint or server.model.name
     yield (
-        f"requests of {longest:,} tokens go beyond the {positions:,} positions of {server.model.name}",
+        f"requests of {longest:,} tokens go beyond the {positions:,} positions of {name}",
         f"allow at most {positions:,} tokens, or give {how}",
     )

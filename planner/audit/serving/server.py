@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model
+from costmodel.models.catalog import exact_model, knows_positions
 from costmodel.models.catalog import model as find_model
 from costmodel.models.names import weight_format
 from costmodel.models.parameters import without_tower
@@ -80,6 +81,7 @@ class Server:
         overlaps: Whether the next step is prepared while one runs, which a switch may end.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
+        knows_positions: Whether the model's positions are those of its checkpoint, and not of one alike.
     """
 
     engine: str
@@ -101,6 +103,7 @@ class Server:
     knows_gpu: bool = True
     fits_length: bool = False
     stretches: bool = False
+    knows_positions: bool = True
     version: str = ""
     drafter: str = ""
     draft_tokens: int = 0
@@ -150,6 +153,13 @@ def server_of(
         if model:
             raise
         return Unknown(missing=(f"--model ({unknown.what})",))
+    spec, knows = _positioned(spec, model or "", named)
+    longest = facts.count("said.max_length")
+    if not knows and longest is None:
+        assumed.append(
+            f"requests of up to {spec.max_sequence_length:,} tokens, the positions of {spec.name}: those of "
+            f"{named or model} are not known, and other checkpoints of its shape have others (say its length)"
+        )
     engine = serving_stack(reading.family.name)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
         return Unknown(missing=(UNPRICED,))
@@ -183,18 +193,31 @@ def server_of(
         token_budget=budget,
         balance_steps=steps,
         gather_steps=more,
-        longest=facts.count("said.max_length"),
+        longest=longest,
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
         checkpoint=named,
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         stretches=_stretches(reading),
+        knows_positions=knows,
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
+
+
+def _positioned(spec: ModelSpec, model: str, named: str) -> tuple[ModelSpec, bool]:
+    """The model with the positions of its checkpoint, and whether they are known.
+
+    A model that is said names a shape where files name a checkpoint of it, or a place of their own.
+    """
+    exact = exact_model(named) if model and named else None
+    if exact is not None and exact[0].name == spec.name:
+        spec = replace(spec, max_sequence_length=exact[0].max_sequence_length)
+        return spec, knows_positions(named, spec)
+    return spec, knows_positions(model or named, spec)
 
 
 _STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")

@@ -32,6 +32,7 @@ class Start(HeldCache):
     Attributes:
         refuses: Whether the engine refuses to start where one longest request does not fit.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
+        knows_longest: Whether the longest request is said, or that of the checkpoint.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
@@ -41,6 +42,7 @@ class Start(HeldCache):
 
     refuses: bool
     certain: bool = True
+    knows_longest: bool = True
     wide: str = ""
     whole_memory: bool = False
     wide_cache: bool = False
@@ -57,9 +59,10 @@ class Start(HeldCache):
             return False
         needed = self.request_bytes if self.refuses else 0.0
         if self.cache_bytes >= needed and self.cache_bytes > 0:
-            return True
+            return True if self.knows_longest or not self.refuses else None
         most_bytes = self.cache_bytes + self.doubt_bytes
-        return False if self.certain and most_bytes < max(needed, 1.0) else None
+        short = most_bytes < (max(needed, 1.0) if self.knows_longest else 1.0)
+        return False if self.certain and short else None
 
     @property
     def doubt_bytes(self) -> float:
@@ -79,7 +82,7 @@ class Start(HeldCache):
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
-        if self.starts and self.concurrency >= 1:
+        if self.starts is not False and self.concurrency >= 1:
             return None
         verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
         needed = format_bytes(self.request_bytes)
@@ -88,6 +91,8 @@ class Start(HeldCache):
             f"one request of {self.longest:,} tokens needs {needed} of cache{narrow}, longer than the cache, "
             f"which holds {max(self.cache_tokens, 0):,} tokens"
         )
+        if not self.knows_longest:
+            why += "; its length is a guess, that of another checkpoint of this shape"
         if self.cache_bytes <= 0:
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
             why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
@@ -101,16 +106,18 @@ class Start(HeldCache):
         """The memory in the engine's own terms."""
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
         tokens = f"{max(self.cache_tokens, 0):,} tokens"
+        guessed = "" if self.knows_longest else ", a guess"
         return (
             f"weights {weights} a GPU, cache {cache} a GPU, {tokens}; "
-            f"maximum concurrency for {self.longest:,} tokens a request: {max(self.concurrency, 0.0):.2f}x"
+            f"maximum concurrency for {self.longest:,} tokens a request{guessed}: "
+            f"{max(self.concurrency, 0.0):.2f}x"
         )
 
 
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
     start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
-    if start.refusal is not None or (start.starts and start.concurrency >= 1):
+    if start.refusal is not None or (start.starts is not False and start.concurrency >= 1):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
 
@@ -190,6 +197,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
         certain=server.knows_gpu,
+        knows_longest=server.knows_positions or server.longest is not None or server.fits_length,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
