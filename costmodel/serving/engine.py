@@ -252,17 +252,17 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     >>> [at_version(stack, version).memory_fraction for version in ("0.29.1", "0.30.0", "")]
     [0.9, 0.92, 0.92]
     """
-    if _is_before(version, stack.memory_fraction_since):
+    if is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
-    if _is_before(version, stack.fp4_tiles_since):
+    if is_before(version, stack.fp4_tiles_since):
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
-    if _is_before(version, stack.latent_cache_since):
+    if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
-    if _is_before(version, stack.batches_in_flight_since):
+    if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
-    if _is_before(version, stack.earlier_defaults_before):
+    if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
-    return without_overlap(stack) if _is_before(version, stack.hides_scheduling_since) else stack
+    return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack
 
 
 def without_overlap(stack: ServingStack) -> ServingStack:
@@ -277,7 +277,7 @@ def without_overlap(stack: ServingStack) -> ServingStack:
     return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False, prefill_lagged=False)
 
 
-def _is_before(version: str, since: str) -> bool:
+def is_before(version: str, since: str) -> bool:
     """Whether a version is known, and older than another."""
     numbers = _numbers(version)
     return bool(numbers and since) and numbers < _numbers(since)

@@ -1,12 +1,18 @@
-"""What an engine refuses before it loads anything: splits that leave a rest, and lengths beyond its model."""
+"""What an engine refuses before it loads anything: of splits, of lengths, of formats that a GPU lacks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.engine import is_before, serving_stack
 from planner.audit.serving.server import Server
+from planner.serving.infeasible import serves_weights
+from topology.catalog import gpus
+from topology.hardware.datasheets import generation_of
 
 _KEEPS_EXPERTS_WHOLE = {"vllm": "--enable-expert-parallel", "sglang": "--ep-size {tp}"}
 """What deals whole experts to ranks, of the engines that refuse a part of a block of scales."""
@@ -17,9 +23,22 @@ _STRETCHES = {
 """What allows more positions than a checkpoint has, of the engines that refuse them otherwise."""
 
 
-def refusal_of(server: Server) -> tuple[str, str] | None:
-    """Why the engine refuses the server's settings, and what helps; None where it takes them."""
-    return next(_refusals(server), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenLaw:
+    """Why an engine refuses settings, and what helps.
+
+    `certain` tells whether it surely does: some releases have kernels that others lack.
+    """
+
+    why: str
+    fix: str
+    certain: bool = True
+
+
+def refusal_of(server: Server) -> BrokenLaw | None:
+    """Why the engine refuses the server's settings; None where it takes them. What is sure comes first."""
+    laws = (BrokenLaw(why=why, fix=fix) for why, fix in _refusals(server))
+    return next(chain(laws, _doubtful(server)), None)
 
 
 def _refusals(server: Server) -> Iterator[tuple[str, str]]:
@@ -32,6 +51,65 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
     yield from _cut_blocks(server)
     yield from _beyond_positions(server)
+    yield from _lacking_formats(server)
+    yield from _drafting_stages(server)
+
+
+EIGHT_BIT = (8, 9)
+"""Compute capability of NVIDIA's from which GPUs convert e4m3, fp8e4nv in Triton's words."""
+_E4M3 = ("fp8", "fp8_e4m3")
+
+
+def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
+    """Weights and products in a format that the GPU lacks, by the laws of `plan serve`."""
+    if not server.knows_gpu:
+        return
+    gpu, stack = gpus()[server.gpu], serving_stack(server.engine)
+    generation = generation_of(gpu)
+    if not serves_weights(stack, gpu, server.weights):
+        lacks = f"{gpu.name} does not multiply in {server.weights}"
+        yield (
+            f"{lacks}, and {server.engine} does not widen such weights there",
+            "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU",
+        )
+    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
+    if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
+        yield (
+            f"bfloat16 needs compute capability 8.0, and {gpu.name} has {generation.compute_capability}",
+            "give --dtype half",
+        )
+
+
+def _doubtful(server: Server) -> Iterator[BrokenLaw]:
+    """What some releases refuse: a cache in e4m3 on GPUs that do not convert it, drafts over stages.
+
+    vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
+    """
+    generation = generation_of(gpus()[server.gpu])
+    lacks = generation.maker == "nvidia" and generation.capability < EIGHT_BIT
+    if server.knows_gpu and lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
+        yield BrokenLaw(
+            why=f"a cache in {server.cache_format} (e4m3) needs compute capability 8.9 in Triton's kernels, "
+            f"and {server.gpu} has {generation.compute_capability}",
+            fix="leave --kv-cache-dtype out, or give fp8_e5m2",
+            certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
+        )
+    if server.drafter and server.layout.pp > 1 and server.engine == "vllm":
+        yield BrokenLaw(
+            why=f"pp {server.layout.pp} beside speculation, which vLLM is reported not to start with",
+            fix="leave the speculation out, or split by tp alone",
+            certain=False,
+        )
+
+
+def _drafting_stages(server: Server) -> Iterator[tuple[str, str]]:
+    """Speculation over pipeline stages, which the first engine of vLLM refuses (issues 6911 and 14117)."""
+    stages, first = server.layout.pp, is_before(server.version, "0.8")
+    if server.drafter and stages > 1 and server.engine == "vllm" and first:
+        yield (
+            f"vLLM {server.version} refuses pipeline stages (pp {stages}) beside speculation",
+            "leave the speculation out, or split by tp alone",
+        )
 
 
 def _cut_blocks(server: Server) -> Iterator[tuple[str, str]]:

@@ -81,6 +81,9 @@ class Server:
         overlaps: Whether the next step is prepared while one runs, which a switch may end.
         fits_length: Whether its longest request is said in words, as one that the cache holds (auto).
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
+        dtype: What products are told to be in; "" is the checkpoint's.
+        cache_format: The cache's format, as the files spell it; "" where they do not.
+        backend: Kernels of attention that are asked for by name; "" where the engine chooses.
         knows_positions: Whether the model's positions are those of its checkpoint, and not of one alike.
     """
 
@@ -104,6 +107,9 @@ class Server:
     fits_length: bool = False
     stretches: bool = False
     knows_positions: bool = True
+    dtype: str = ""
+    cache_format: str = ""
+    backend: str = ""
     version: str = ""
     drafter: str = ""
     draft_tokens: int = 0
@@ -173,6 +179,7 @@ def server_of(
     else:
         sequences = sequences and sequences * layout.attention_dp
     steps, more = _waits(facts, layout, assumed)
+    cache_format = str(facts.value("said.kv_dtype") or "").lower()
     memory = _share(facts.value("said.memory_share"))
     if memory is None and engine.fraction_of == "static":
         assumed.append(
@@ -187,7 +194,7 @@ def server_of(
         layout=layout,
         replicas=replicas,
         weights=_weights(facts, named, spec, assumed),
-        kv_dtype="fp8" if "fp8" in str(facts.value("said.kv_dtype") or "").lower() else "bf16",
+        kv_dtype="fp8" if "fp8" in cache_format else "bf16",
         memory_fraction=memory,
         max_batch=sequences,
         token_budget=budget,
@@ -201,6 +208,9 @@ def server_of(
         fits_length=_length_is_left_open(reading),
         stretches=_stretches(reading),
         knows_positions=knows,
+        dtype=str(facts.value("said.dtype") or "").lower(),
+        cache_format=cache_format,
+        backend=_backend(reading),
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
@@ -286,6 +296,13 @@ def _length_is_left_open(reading: Reading) -> bool:
     """Whether the longest request is said in words, such as auto, and not as a number of tokens."""
     is_named = any(setting.name.replace("_", "-").lstrip("-") in _LENGTHS for setting in reading.settings)
     return is_named and reading.facts.count("said.max_length") is None
+
+
+def _backend(reading: Reading) -> str:
+    """The kernels of attention that a flag or a variable names; "" where none does."""
+    named = str(reading.facts.value("said.attention_backend") or "")
+    setting = reading.variables.get("VLLM_ATTENTION_BACKEND")
+    return named or ("" if setting is None else str(setting.value))
 
 
 _POSITIONS = ("rope-scaling", "rope-parameters", "hf-overrides", "json-model-override-args")

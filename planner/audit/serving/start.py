@@ -9,7 +9,7 @@ from costmodel.serving.deployment import Deployment, is_as_published
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
 from costmodel.serving.memory import tile_share
-from planner.audit.serving.refused import refusal_of
+from planner.audit.serving.refused import BrokenLaw, refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of
@@ -37,7 +37,7 @@ class Start(HeldCache):
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
-        refusal: Why the engine refuses its settings whatever they take, and what helps.
+        refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
 
     refuses: bool
@@ -47,7 +47,7 @@ class Start(HeldCache):
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
-    refusal: tuple[str, str] | None = None
+    refusal: BrokenLaw | None = None
 
     @property
     def starts(self) -> bool | None:
@@ -55,11 +55,11 @@ class Start(HeldCache):
 
         An engine that takes longer requests than its cache starts all the same with any cache at all.
         """
-        if self.whole_memory or self.refusal is not None:
+        if self.whole_memory or (self.refusal is not None and self.refusal.certain):
             return False
         needed = self.request_bytes if self.refuses else 0.0
         if self.cache_bytes >= needed and self.cache_bytes > 0:
-            return True if self.knows_longest or not self.refuses else None
+            return True if self.refusal is None and (self.knows_longest or not self.refuses) else None
         most_bytes = self.cache_bytes + self.doubt_bytes
         short = most_bytes < (max(needed, 1.0) if self.knows_longest else 1.0)
         return False if self.certain and short else None
@@ -77,8 +77,9 @@ class Start(HeldCache):
     @property
     def finding(self) -> tuple[str, str] | None:
         """What is wrong, and what helps."""
-        if self.refusal is not None:
-            return f"the server does not start: {self.refusal[0]}", self.refusal[1]
+        if self.refusal is not None and (self.refusal.certain or self.starts is None):
+            does = "does not" if self.refusal.certain else "may not"
+            return f"the server {does} start: {self.refusal.why}", self.refusal.fix
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
@@ -117,7 +118,9 @@ class Start(HeldCache):
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
     start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
-    if start.refusal is not None or (start.starts is not False and start.concurrency >= 1):
+    if (start.refusal is not None and start.refusal.certain) or (
+        start.starts is not False and start.concurrency >= 1
+    ):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
 

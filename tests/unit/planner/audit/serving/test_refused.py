@@ -1,6 +1,7 @@
 """What engines refuse at load whatever it takes: rests of heads, cut blocks, lengths beyond positions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -20,9 +21,9 @@ LONG = f"{VLLM} {MOE} --tensor-parallel-size 4 --max-model-len 131072"
 LOAD = ServedLoad(source="flags", flags=ServeFlags(concurrency="8", input_tokens="512", output_tokens="64"))
 
 
-def audit(words: str, *loads: ServedLoad) -> ServingAudit:
+def audit(words: str, *loads: ServedLoad, gpu: str = "h100-sxm") -> ServingAudit:
     """What is said of a command."""
-    server = server_of(read_texts({"serve.sh": words}), model=None, gpu="h100-sxm")
+    server = server_of(read_texts({"serve.sh": words}), model=None, gpu=gpu)
     assert isinstance(server, Server)
     return audited_server(CAL, read_texts({"serve.sh": words}), server, loads)
 
@@ -81,6 +82,67 @@ def test_what_keeps_the_laws_starts(words):
     assert given is not None
     assert given.starts is True
     assert given.refusal is None
+
+
+QWEN = "Qwen/Qwen2.5-3B-Instruct"
+R1 = "deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "why"),
+    [
+        (f"{VLLM} {QWEN} --dtype bfloat16", "t4", "compute capability 8.0"),  # vllm issue 1157
+        (f"{VLLM} {QWEN} --dtype bfloat16", "v100-sxm-32gb", "compute capability 8.0"),
+        (f"{VLLM} Qwen/Qwen3-8B-FP8", "v100-sxm-32gb", "does not multiply in fp8"),
+        (f"{SGLANG} Qwen/Qwen3-8B-FP8", "a100-sxm-80gb", "does not multiply in fp8"),  # sglang issue 7715
+        (f"# vllm==0.11.0\n{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-3090", "8.9"),  # vllm issue 26431
+        (
+            f"# vllm==0.7.3\n{VLLM} {R1} --pipeline-parallel-size 2 --num-speculative-tokens 1",
+            "h200-sxm",
+            "beside speculation",  # vllm issue 14117
+        ),
+    ],
+)
+def test_formats_and_stages_that_an_engine_lacks_do_not_start(words: str, gpu: str, why: str) -> None:
+    """What `plan serve` refuses an audit refuses: one law."""
+    start = audit(words, gpu=gpu).start
+    assert start is not None
+    assert start.starts is False
+    assert why in start.why
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts"),
+    [
+        (f"{VLLM} {QWEN} --dtype half", "t4", True),
+        (f"{VLLM} {QWEN} --dtype bfloat16", "a100-sxm-80gb", True),
+        (f"{VLLM} Qwen/Qwen3-8B-FP8 --max-model-len 8192", "t4", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-4090", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8_e5m2", "rtx-3090", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-3090", None),
+        (
+            f"# vllm==0.11.0\nexport VLLM_ATTENTION_BACKEND=FLASHINFER\n{VLLM} {QWEN} --kv-cache-dtype fp8",
+            "rtx-3090",
+            None,
+        ),
+    ],
+)
+def test_a_gpu_that_has_the_format_starts(words: str, gpu: str, starts: bool | None) -> None:
+    """Of releases that are not reported on nothing is sure."""
+    start = audit(words, gpu=gpu).start
+    assert start is not None
+    assert start.starts is starts
+    assert ("may not start" in start.why) is (starts is None)
+
+
+def test_a_guessed_gpu_breaks_no_law_of_formats() -> None:
+    """Its kind is not said."""
+    reading = read_texts({"serve.sh": f"{VLLM} Qwen/Qwen3-8B-FP8"})
+    server = server_of(reading, model=None, gpu=None)
+    assert isinstance(server, Server)
+    start = audited_server(CAL, reading, replace(server, gpu="v100-sxm-32gb"), ()).start
+    assert start is not None
+    assert start.refusal is None
 
 
 def test_blocks_are_those_that_a_configuration_states(tmp_path):
