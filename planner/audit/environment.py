@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,39 @@ INTERFACE = "NCCL_SOCKET_IFNAME"
 """Which interface NCCL's sockets take."""
 OVER_SOCKETS = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables with which nodes exchange over sockets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSetting:
+    """A variable that slows a job down as a file sets it, and what then happens, in words."""
+
+    variable: SlowVariable
+    setting: Setting
+    message: str
+
+
+def slow_settings(
+    kept: Mapping[str, Setting], anywhere: Mapping[str, Setting], *, shared: bool, several: bool
+) -> Iterator[SlowSetting]:
+    """Variables that slow a job down, where it has what they slow down.
+
+    Args:
+        kept: What scripts set, by name; it holds over the rest.
+        anywhere: What any file sets.
+        shared: Whether GPUs of one node exchange.
+        several: Whether nodes do.
+    """
+    applies = {"": True, "node": shared, "network": several}
+    for variable in SLOW:
+        known = kept.get(variable.name)
+        setting = known if known is not None and known.value else anywhere.get(variable.name)
+        if setting is None or str(setting.value).lower() not in variable.values:
+            continue
+        sockets = anywhere.get(INTERFACE) if variable.name in OVER_SOCKETS else None
+        over = "" if sockets is None else f", over {sockets.value}"
+        if applies[variable.needs]:
+            message = f"{variable.name} is {setting.value}: {variable.does}{over}"
+            yield SlowSetting(variable=variable, setting=setting, message=message)
 
 
 def set_variables(text: str, path: str) -> dict[str, Setting]:

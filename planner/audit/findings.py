@@ -13,7 +13,7 @@ from dataclasses import replace
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
+from planner.audit.environment import slow_settings
 from planner.audit.given import without_presumed
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
@@ -344,27 +344,15 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
     )
     shared = gpus is None or gpus > 1
     several = nodes > 1 if nodes else not (gpus and (gpus <= (each or 1) or gpus == 1))
-    applies = {"": True, "node": shared, "network": several}
-    for variable in SLOW:
-        kept = reading.variables.get(variable.name)
-        setting = kept if kept is not None and kept.value else reading.slow_variables.get(variable.name)
-        if setting is None or str(setting.value).lower() not in variable.values:
-            continue
-        if applies[variable.needs]:
-            yield Finding(
-                kind="slow",
-                rule=variable.rule,
-                message=f"{variable.name} is {setting.value}: {variable.does}{_over(reading, variable)}",
-                fix=variable.fix,
-                file=setting.file,
-                line=setting.line,
-            )
-
-
-def _over(reading: Reading, variable: SlowVariable) -> str:
-    """The interface that sockets are told to take, where nodes exchange over them."""
-    sockets = reading.slow_variables.get(INTERFACE)
-    return "" if sockets is None or variable.name not in OVER_SOCKETS else f", over {sockets.value}"
+    for slow in slow_settings(reading.variables, reading.slow_variables, shared=shared, several=several):
+        yield Finding(
+            kind="slow",
+            rule=slow.variable.rule,
+            message=slow.message,
+            fix=slow.variable.fix,
+            file=slow.setting.file,
+            line=slow.setting.line,
+        )
 
 
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}

@@ -60,7 +60,7 @@ def gpus_of_machines(facts: JobFacts, family: Family) -> None:
             f"{each} processes, and no number of nodes",
             like="said.gpus_per_node",
         )
-    elif nodes and "said.gpus_per_node" not in facts.unknown:
+    elif nodes and "said.gpus_per_node" not in facts.unknown and not family.serves:
         _usual_node(facts, nodes)
 
 

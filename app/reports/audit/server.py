@@ -95,6 +95,7 @@ def _started(audit: ServingAudit) -> Pairs:
             pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
     pairs[:0] = [pair for load in audit.loads for pair in _carried(load)]
+    pairs[:0] = [("slow", f"{what}: {fix}") for what, fix in audit.slowing]
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
@@ -417,6 +418,7 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
             if fact.name.startswith("layout.")
         },
         "facts": [fact_record(fact) for fact in _shown(audit)],
+        "slowing": [{"message": what, "fix": fix} for what, fix in audit.slowing],
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
         **start_keys(audit.start),

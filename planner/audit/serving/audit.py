@@ -9,6 +9,7 @@ from typing import Literal
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
+from planner.audit.environment import slow_settings
 from planner.audit.read import Reading
 from planner.audit.serving.changes import (
     ServerChange,
@@ -17,6 +18,7 @@ from planner.audit.serving.changes import (
     pool_changes,
     server_changes,
 )
+from planner.audit.serving.hosts import on_hosts, spanned
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
@@ -125,6 +127,8 @@ class ServingAudit:
     prefill: Server | None = None
     """The prefill pool, where `server` and `start` are of the decode pool alone."""
     prefill_start: Start | None = None
+    slowing: tuple[tuple[str, str], ...] = ()
+    """What makes the server slow under any load, and what helps."""
 
     @property
     def num_gpus(self) -> int | None:
@@ -165,13 +169,16 @@ def audited_server(
     if isinstance(server, Unknown):
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
     doubts, start = (*doubts, *server.assumed), _start(server)
+    audit = ServingAudit(
+        reading=reading, server=server, doubts=doubts, start=start, slowing=tuple(_slowing(reading, server))
+    )
     if not loads:
-        return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
+        return replace(audit, missing=(_NO_LOAD,))
     if start.starts is False:
         judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
     else:
         judged = tuple(_under(cal, server, load) for load in loads)
-    return ServingAudit(reading=reading, server=server, loads=judged, doubts=doubts, start=start)
+    return replace(audit, loads=judged)
 
 
 def audited_pools(
@@ -189,6 +196,7 @@ def audited_pools(
         doubts=tuple(dict.fromkeys(doubts)),
         start=_start(pools.decode),
         prefill_start=_start(pools.prefill),
+        slowing=tuple(dict.fromkeys((*_slowing(reading, pools.prefill), *_slowing(reading, pools.decode)))),
     )
     if not loads:
         return replace(audit, missing=(_NO_LOAD,))
@@ -197,13 +205,24 @@ def audited_pools(
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
 
 
+def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
+    """What makes a server slow whatever it is sent: tensor parallelism over hosts, variables of its files."""
+    hierarchy = started_deployment(server).hierarchy
+    yield from spanned(server, hierarchy)
+    ranks = server.layout.num_gpus
+    each = min(server.host_gpus or hierarchy.gpus_per_node, hierarchy.gpus_per_node)
+    shared, several = min(ranks, each) > 1, ranks > each
+    for slow in slow_settings(reading.variables, reading.slow_variables, shared=shared, several=several):
+        yield f"{slow.message}, which is not priced", slow.variable.fix
+
+
 _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
 
 
 def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
     flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
-    asked = understand_serving(flags, model=pools.decode.model)
+    asked = _asked(pools.decode, flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
     assumed = tuple(length_notes(load.flags, request.job))
@@ -255,19 +274,24 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
 
 def started_deployment(server: Server) -> Deployment:
     """The deployment of a server, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = _asked(server, _flags(server, ONE_REQUEST)).requests[0]
     return server_deployment(server, as_planned(server, request), hierarchy)
+
+
+def _asked(server: Server, flags: ServeFlags) -> Asked:
+    """A question about the GPUs of a server, on its hosts."""
+    return on_hosts(server, understand_serving(flags, model=server.model))
 
 
 def _start(server: Server) -> Start:
     """What the server holds when it starts, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = _asked(server, _flags(server, ONE_REQUEST)).requests[0]
     return start_of(server, as_planned(server, request), hierarchy)
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
-    asked = understand_serving(_flags(server, load.flags), model=server.model)
+    asked = _asked(server, _flags(server, load.flags))
     request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
     now = running(cal, server, request, hierarchy, asked.trace)
@@ -291,7 +315,8 @@ def _flags(server: Server, load: ServeFlags) -> ServeFlags:
         load,
         model=server.model.name,
         gpus=str(server.num_gpus),
-        gpu=server.gpu,
+        gpu=None if server.cluster else server.gpu,
+        cluster=server.cluster or None,
         engine=server.engine,
         weights=server.weights,
         kv_dtype=server.kv_dtype,

@@ -32,6 +32,7 @@ from planner.formats.settings import whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
+from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
 
@@ -83,6 +84,8 @@ class Server:
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
         dtype: What products are told to be in; "" is the checkpoint's.
         cache_format: The cache's format, as the files spell it; "" where they do not.
+        host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
+        cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
         knows_positions: Whether the model's positions are those of its checkpoint, and not of one alike.
     """
@@ -110,6 +113,8 @@ class Server:
     dtype: str = ""
     cache_format: str = ""
     backend: str = ""
+    host_gpus: int | None = None
+    cluster: str = ""
     version: str = ""
     drafter: str = ""
     draft_tokens: int = 0
@@ -131,7 +136,12 @@ class Unknown:
 
 
 def server_of(
-    reading: Reading, *, model: str | None, gpu: str | None, of_pool: bool = False
+    reading: Reading,
+    *,
+    model: str | None,
+    gpu: str | None,
+    cluster: str | None = None,
+    of_pool: bool = False,
 ) -> Server | Unknown:
     """The server of files.
 
@@ -139,6 +149,7 @@ def server_of(
         reading: What the files say.
         model: A model that holds over the files.
         gpu: A kind of GPU that holds over the files.
+        cluster: A cluster on which the server lies, by its name or file; its GPUs hold over the files, too.
         of_pool: Whether it is known that this is a worker of one of two pools.
 
     Raises:
@@ -171,6 +182,8 @@ def server_of(
         return Unknown(missing=(UNPRICED,))
     if uneven := _uneven_stages(reading, spec):
         return Unknown(missing=(uneven,))
+    if cluster:
+        gpu = named_cluster(cluster).gpu.name
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
     layout, replicas = _split(engine.name, facts, spec)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
@@ -211,6 +224,8 @@ def server_of(
         dtype=str(facts.value("said.dtype") or "").lower(),
         cache_format=cache_format,
         backend=_backend(reading),
+        host_gpus=_host_gpus(facts, layout),
+        cluster=cluster or "",
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
         drafter=drafts[0],
         draft_tokens=drafts[1],
@@ -296,6 +311,12 @@ def _length_is_left_open(reading: Reading) -> bool:
     """Whether the longest request is said in words, such as auto, and not as a number of tokens."""
     is_named = any(setting.name.replace("_", "-").lstrip("-") in _LENGTHS for setting in reading.settings)
     return is_named and reading.facts.count("said.max_length") is None
+
+
+def _host_gpus(facts: JobFacts, layout: ServingLayout) -> int | None:
+    """GPUs of a host: ranks of a replica over the nodes that files say, which engines start evenly."""
+    nodes = facts.count("said.nodes") or 1
+    return None if nodes == 1 or layout.num_gpus % nodes else layout.num_gpus // nodes
 
 
 def _backend(reading: Reading) -> str:

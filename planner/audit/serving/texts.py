@@ -51,6 +51,7 @@ def judged(
     *,
     model: str | None = None,
     gpu: str | None = None,
+    cluster: str | None = None,
     compares: bool = True,
 ) -> ServingAudit:
     """The audit of what was read; see `audited_server_texts`. Without `compares` it is a prediction alone."""
@@ -59,10 +60,10 @@ def judged(
         replace(load, compares=load.compares and compares)
         for load in loads_of(results, scripts, asked, given)
     ]
-    pools = pools_of(texts, given, model=model, gpu=gpu)
+    pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):
         return audited_pools(load_calibration(), reading, pools, loads)
-    server = pools or server_of(reading, model=model, gpu=gpu)
+    server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster)
     if isinstance(server, Server):
         server = with_copies(server, texts, given)
     return audited_server(load_calibration(), reading, server, loads)

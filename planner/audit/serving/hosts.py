@@ -1,0 +1,50 @@
+"""On which hosts a server lies: GPUs of each as files say, or a cluster that is described.
+
+With ``--nnodes`` an engine starts the ranks of a replica evenly on so many hosts (SGLang 0.5.23,
+`_calculate_rank_ranges`; vLLM 0.33, `ParallelConfig.local_world_size`). Ranks that split a layer and
+lie on several hosts meet over the network at every layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planner.audit.serving.server import Server
+from planner.questions.serving.understand import Asked
+from topology.builders import default_cluster
+from topology.fabric.hierarchy import Hierarchy
+
+
+def on_hosts(server: Server, asked: Asked) -> Asked:
+    """A question on the hosts of a server."""
+    if server.cluster:
+        return asked
+    requests = tuple((request, hierarchy_of(server, fabric)) for request, fabric in asked.requests)
+    return replace(asked, requests=requests)
+
+
+def hierarchy_of(server: Server, usual: Hierarchy) -> Hierarchy:
+    """The fabric of a server: hosts of as many GPUs as its files say, else as in usual machines.
+
+    Links within a host and between hosts are those of the usual machine of the GPU.
+    """
+    each = server.host_gpus
+    if each is None or each >= usual.gpus_per_host:
+        return usual
+    hosts = -(-usual.num_gpus // each)
+    return default_cluster(server.gpu, hosts * each, gpus_per_node=each).hierarchy
+
+
+def spanned(server: Server, hierarchy: Hierarchy) -> Iterator[tuple[str, str]]:
+    """Tensor parallelism over hosts: what it costs, and what helps."""
+    tp, each = server.layout.tp, hierarchy.gpus_per_node
+    if tp <= each:
+        return
+    hosts, network = -(-tp // each), hierarchy.levels[-1] if hierarchy.levels else None
+    rate = "" if network is None else f" at {network.uplink_bytes_per_s / 1e9:.3g} GB/s a GPU"
+    inside = max((size for size in range(1, each + 1) if tp % size == 0), default=1)
+    where = f"tp {tp} spans {hosts} hosts of {each} GPU{'s' * (each > 1)}"
+    stages = f"lay stages over hosts: tp {inside}, pp {server.layout.pp * tp // inside}"
+    more = "take hosts of more GPUs, or " if inside == 1 else "keep tp in a host and "
+    yield f"{where}: every all-reduce of every layer crosses the network{rate}", f"{more}{stages}"
