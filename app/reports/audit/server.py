@@ -106,6 +106,8 @@ def _started(audit: ServingAudit) -> Pairs:
 def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
     """What a server is predicted to carry, and what an unnamed link may cost it."""
     running = load.running
+    if load.binds is not None:
+        yield "binds", f"{load.binds[0]}: {load.binds[1]}"
     if running is None or not load.load.compares:
         return
     now = running.plan.estimate
@@ -489,6 +491,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         },
         "best": None if audit.best is None else _best(audit.best),
         "behind_by": audit.behind_by,
+        "binds": None if audit.binds is None else {"message": audit.binds[0], "fix": audit.binds[1]},
         "findings": [{"message": what, "fix": fix} for what, fix in audit.findings],
         "assumed": list(audit.assumed),
         "changes": [_change(change) for change in audit.changes],

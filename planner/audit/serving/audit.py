@@ -11,6 +11,7 @@ from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.environment import slow_settings
 from planner.audit.read import Reading
+from planner.audit.serving.binding import binding
 from planner.audit.serving.changes import (
     ServerChange,
     best_per_s,
@@ -60,6 +61,9 @@ class LoadAudit:
     fits: bool = True
     assumed: tuple[str, ...] = ()
     """What was taken for lengths that nobody gave."""
+
+    binds: tuple[str, str] | None = None
+    """What keeps requests waiting for their first token, and what helps."""
 
     @property
     def measured_per_s(self) -> float | None:
@@ -214,6 +218,8 @@ def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
     shared, several = min(ranks, each) > 1, ranks > each
     for slow in slow_settings(reading.variables, reading.slow_variables, shared=shared, several=several):
         yield f"{slow.message}, which is not priced", slow.variable.fix
+    for text in server.slow:
+        yield text, "leave it out"
 
 
 _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
@@ -233,14 +239,19 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    if now.prefill_short is not None:
-        short = now.prefill_short
-        findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = pool_changes(now=now, best=best)
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
+    return LoadAudit(
+        load=load,
+        running=now,
+        best=best,
+        changes=changes,
+        findings=findings,
+        assumed=assumed,
+        binds=binding(pools.decode, now),
+    )
 
 
 def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Iterator[tuple[str, str]]:
@@ -301,12 +312,21 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
+    binds = binding(server, now)
     if not load.compares:
-        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed)
+        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed, binds=binds)
     best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
     best = best_with(best, changes)
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
+    return LoadAudit(
+        load=load,
+        running=now,
+        best=best,
+        changes=changes,
+        findings=findings,
+        assumed=assumed,
+        binds=binds,
+    )
 
 
 def _flags(server: Server, load: ServeFlags) -> ServeFlags:
@@ -357,5 +377,3 @@ def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, st
             f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
             "raise the limit on requests that run, or leave it to the engine",
         )
-    for text in server.slow:
-        yield text, "leave it out"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import scheduler_default, serving_stack
+from planner.audit.serving.refused import converts_e4m3
 from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
@@ -145,7 +146,7 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     leaves_room = stack.fraction_of != "static"  # else what the server takes by itself is no constant
     if leaves_room and server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
         yield replace(server, memory_fraction=None)
-    if server.kv_dtype != "fp8":
+    if server.kv_dtype != "fp8" and converts_e4m3(server.gpu):
         yield replace(server, kv_dtype="fp8")
 
 

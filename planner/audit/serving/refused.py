@@ -80,14 +80,24 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
         )
 
 
+def converts_e4m3(gpu: str) -> bool:
+    """Whether any kernel reads a cache in e4m3 on the GPU.
+
+    >>> converts_e4m3("rtx-4090"), converts_e4m3("a100-sxm-80gb")
+    (True, False)
+    """
+    generation = generation_of(gpus()[gpu])
+    return generation.maker != "nvidia" or generation.capability >= EIGHT_BIT
+
+
 def _doubtful(server: Server) -> Iterator[BrokenLaw]:
     """What some releases refuse: a cache in e4m3 on GPUs that do not convert it, drafts over stages.
 
     vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
     """
     generation = generation_of(gpus()[server.gpu])
-    lacks = generation.maker == "nvidia" and generation.capability < EIGHT_BIT
-    if server.knows_gpu and lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
+    lacks = server.knows_gpu and not converts_e4m3(server.gpu)
+    if lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
         yield BrokenLaw(
             why=f"a cache in {server.cache_format} (e4m3) needs compute capability 8.9 in Triton's kernels, "
             f"and {server.gpu} has {generation.compute_capability}",

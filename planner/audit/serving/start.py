@@ -9,7 +9,7 @@ from costmodel.serving.deployment import Deployment, is_as_published
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
 from costmodel.serving.memory import tile_share
-from planner.audit.serving.refused import BrokenLaw, refusal_of
+from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of
@@ -141,18 +141,18 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
     larger = replace(server, memory_fraction=more)
     most = max(more, LARGEST_SHARE)
     least = replace(narrow, memory_fraction=most, max_batch=FEW_REQUESTS, token_budget=SMALL_STEP)
-    small = (
+    small: tuple[str, ...] = (
         f"{100 * most:.0f} % of the memory",
         "a cache of fp8",
         f"{FEW_REQUESTS} requests at once",
         f"steps of {SMALL_STEP:,} tokens",
     )
-    for settings, changed in (
-        ((), server),
-        ((share,), larger),
-        (("a cache of fp8",), narrow),
-        (small, least),
-    ):
+    tries: list[tuple[tuple[str, ...], Server]] = [((), server), ((share,), larger)]
+    if converts_e4m3(server.gpu):
+        tries.append((("a cache of fp8",), narrow))
+    else:
+        least, small = replace(least, kv_dtype=server.kv_dtype), (small[0], *small[2:])
+    for settings, changed in (*tries, (small, least)):
         asked = replace(request, job=replace(request.job, kv_dtype=changed.kv_dtype))
         held = _start_as_given(changed, asked, hierarchy)
         doubt = 0.0 if changed is least else held.doubt_bytes
