@@ -106,6 +106,9 @@ def _started(audit: ServingAudit) -> Pairs:
 def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
     """What a server is predicted to carry, and what an unnamed link may cost it."""
     running = load.running
+    if running is None and load.findings and not load.fits:
+        what, fix = load.findings[0]
+        yield "refused", f"{what}: {fix}"
     if load.binds is not None:
         yield "binds", f"{load.binds[0]}: {load.binds[1]}"
     if running is None or not load.load.compares:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import serving_stack
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.environment import slow_settings
 from planner.audit.read import Reading
@@ -232,6 +233,8 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
     assumed = tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(pools.prefill, request.job.input_tokens):
+        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
@@ -305,6 +308,8 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     asked = _asked(server, _flags(server, load.flags))
     request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(server, request.job.input_tokens):
+        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
@@ -361,9 +366,24 @@ def _unrated(request: ServingRequest) -> ServingRequest:
     return replace(request, job=replace(request.job, request_rate_per_s=None))
 
 
+def _refused_prompt(server: Server, prompt: int) -> bool:
+    """Whether a prompt is refused, as it is longer than a step and is not cut (TensorRT-LLM issue 9277)."""
+    whole = not (serving_stack(server.engine).chunked or server.cuts_prompts)
+    return whole and server.token_budget is not None and server.token_budget < prompt
+
+
 def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, str]]:
     """What of the settings is wrong for the load, with what helps."""
     job = request.job
+    prompt = job.input_tokens_p99 or job.input_tokens
+    if _refused_prompt(server, prompt):
+        whose = f"prompts of {prompt:,} tokens, the longest of a hundred,"
+        if _refused_prompt(server, job.input_tokens):
+            whose = f"prompts of {job.input_tokens:,} tokens"
+        yield (
+            f"{whose} are refused: max_num_tokens is {server.token_budget:,}, and no prompt is cut",
+            f"set max_num_tokens {prompt:,} or more, or enable_chunked_prefill: true",
+        )
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     if server.longest is not None and server.longest < longest:
         yield (

@@ -84,6 +84,7 @@ class Server:
         stretches: Whether positions beyond the checkpoint's are allowed, by rope scaling or a variable.
         dtype: What products are told to be in; "" is the checkpoint's.
         cache_format: The cache's format, as the files spell it; "" where they do not.
+        cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
@@ -113,6 +114,7 @@ class Server:
     dtype: str = ""
     cache_format: str = ""
     backend: str = ""
+    cuts_prompts: bool = False
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""
@@ -224,6 +226,7 @@ def server_of(
         dtype=str(facts.value("said.dtype") or "").lower(),
         cache_format=cache_format,
         backend=_backend(reading),
+        cuts_prompts=facts.truth("said.cuts_prompts") is True,
         host_gpus=_host_gpus(facts, layout),
         cluster=cluster or "",
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
