@@ -22,6 +22,7 @@ from planner.audit.serving.changes import (
 )
 from planner.audit.serving.hosts import on_hosts, spanned
 from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.lora import waiting_adapters
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
 from planner.audit.serving.server import Server, Unknown, as_planned
@@ -221,6 +222,7 @@ def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
         yield f"{slow.message}, which is not priced", slow.variable.fix
     for text in server.slow:
         yield text, "leave it out"
+    yield from waiting_adapters(server.adapters, server.engine)
 
 
 _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
@@ -336,8 +338,11 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
 
 def _flags(server: Server, load: ServeFlags) -> ServeFlags:
     """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
+    served = server.adapters if server.adapters is not None and not server.adapters.unpriced else None
     return replace(
         load,
+        adapter=None if served is None else served.adapter.words,
+        adapters=None if served is None else str(served.slots),
         model=server.model.name,
         gpus=str(server.num_gpus),
         gpu=None if server.cluster else server.gpu,

@@ -16,6 +16,8 @@ from planner.audit.serving.server import Server
 
 MOST_WAIT = 0.5
 """Share of the time to a first token that is waited, from which what keeps requests waiting is told."""
+FEW = 0.1
+"""Share of the requests in flight below which those that wait are few."""
 FULL = 0.9
 """Share of a cache, or of a limit of the batch, from which it is full at its peak."""
 
@@ -36,6 +38,8 @@ def binding(server: Server, running: RunningServer) -> tuple[str, str] | None:
     stays = float(np.mean(simulation.end_to_end_s))
     in_flight = running.plan.request.job.concurrency or running.requests_per_s * stays
     runs = in_flight * (1 - waits / stays)
+    if in_flight - runs < FEW * in_flight:
+        return None
     share = f"{in_flight - runs:.0f} of {in_flight:.0f} requests in flight wait"
     if server.max_batch is not None and runs >= FULL * server.max_batch * server.replicas:
         return (

@@ -9,6 +9,7 @@ from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.engine import is_before, serving_stack
+from planner.audit.serving.lora import broken_ranks
 from planner.audit.serving.server import Server
 from planner.serving.infeasible import serves_weights
 from topology.catalog import gpus
@@ -53,6 +54,7 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     yield from _beyond_positions(server)
     yield from _lacking_formats(server)
     yield from _drafting_stages(server)
+    yield from broken_ranks(server.adapters, serving_stack(server.engine))
 
 
 EIGHT_BIT = (8, 9)

@@ -27,6 +27,7 @@ from costmodel.serving.deployment import (
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
+from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
@@ -85,6 +86,7 @@ class Server:
         dtype: What products are told to be in; "" is the checkpoint's.
         cache_format: The cache's format, as the files spell it; "" where they do not.
         cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
+        adapters: Adapters that requests name; None without.
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
@@ -115,6 +117,7 @@ class Server:
     cache_format: str = ""
     backend: str = ""
     cuts_prompts: bool = False
+    adapters: ServedAdapters | None = None
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""
@@ -227,6 +230,7 @@ def server_of(
         cache_format=cache_format,
         backend=_backend(reading),
         cuts_prompts=facts.truth("said.cuts_prompts") is True,
+        adapters=adapters_of(reading, spec, engine),
         host_gpus=_host_gpus(facts, layout),
         cluster=cluster or "",
         version=reading.versions.get(_PACKAGES.get(engine.name, engine.name), ""),
