@@ -16,6 +16,7 @@ from pathlib import Path
 from planner.audit.launch import Launch, servers_started
 from planner.audit.manifests import script_of
 from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
+from planner.audit.serving.configured import configs_of
 from planner.audit.serving.server import Server, Unknown, server_of
 from planner.audit.serving.transport import Transport, transport_of
 from planner.formats.kinds import kind_of
@@ -246,7 +247,9 @@ def _server(
     for launch in launches:
         if launch.phase == phase:
             reading = read_texts(dict(_texts_for(texts, launches, launch)), given)
-            server = server_of(reading, model=model, gpu=gpu, cluster=cluster, of_pool=True)
+            server = server_of(
+                reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts), of_pool=True
+            )
             if isinstance(server, Unknown):
                 return server
             assumed = tuple(dict.fromkeys((*reading.doubts, *server.assumed)))

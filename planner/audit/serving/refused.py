@@ -51,6 +51,7 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     if layout.pp > model.num_layers:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
     yield from _cut_blocks(server)
+    yield from _cut_groups(server)
     yield from _beyond_positions(server)
     yield from _lacking_formats(server)
     yield from _drafting_stages(server)
@@ -141,6 +142,21 @@ def _cut_blocks(server: Server) -> Iterator[tuple[str, str]]:
         fix = f"add {whole.format(tp=layout.stage_gpus)}, which keeps experts whole, or {fix}"
     share = f"{width:,} / {ranks} = {width / ranks:g}"
     yield f"{what}'s share of a rank, {share}, is no multiple of the checkpoint's block of {block}", fix
+
+
+def _cut_groups(server: Server) -> Iterator[tuple[str, str]]:
+    """Inputs of a rank that are no multiple of a group of scales (vllm issue 11671): of the product down."""
+    model, tp, group = server.model, server.layout.tp, server.model.stored.group
+    width = model.intermediate_size
+    if not group or model.is_moe or server.engine == "trtllm" or HEADS.rest(width, group * tp) == 0:
+        return
+    padded = -(-width // (group * tp)) * group * tp
+    share = f"a feed-forward's share of a rank, {width:,} / {tp} = {width / tp:g},"
+    ranks = math.gcd(width // group, tp)
+    yield (
+        f"{share} is no multiple of the checkpoint's groups of {group}",
+        f"set tp {ranks}, or pad it to {padded:,} before it is quantised",
+    )
 
 
 def _beyond_positions(server: Server) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ SGLang and TensorRT-LLM counts every GPU of a stage, and SGLang divides its prom
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model
@@ -27,6 +28,7 @@ from costmodel.serving.deployment import (
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading
+from planner.audit.serving.configured import configured_model
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.settings import whole_or_none
@@ -146,6 +148,7 @@ def server_of(
     model: str | None,
     gpu: str | None,
     cluster: str | None = None,
+    configs: Mapping[str, str] | None = None,
     of_pool: bool = False,
 ) -> Server | Unknown:
     """The server of files.
@@ -155,6 +158,7 @@ def server_of(
         model: A model that holds over the files.
         gpu: A kind of GPU that holds over the files.
         cluster: A cluster on which the server lies, by its name or file; its GPUs hold over the files, too.
+        configs: Texts of ``config.json`` by name, where the files have any.
         of_pool: Whether it is known that this is a worker of one of two pools.
 
     Raises:
@@ -170,7 +174,10 @@ def server_of(
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     assumed: list[str] = []
     try:
-        spec = without_tower(find_model(model) if model else checkpoint_model(named))
+        if model:
+            spec = without_tower(find_model(model))
+        else:
+            spec = without_tower(configured_model(named, configs or {}, assumed) or checkpoint_model(named))
     except InputError as unknown:
         if model:
             raise

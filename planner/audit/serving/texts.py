@@ -10,6 +10,7 @@ from costmodel.kernels.tables import load_calibration
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading, read_texts
 from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
+from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
 from planner.audit.serving.load import is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
@@ -63,7 +64,7 @@ def judged(
     pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):
         return audited_pools(load_calibration(), reading, pools, loads)
-    server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster)
+    server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
         server = with_copies(server, texts, given)
     return audited_server(load_calibration(), reading, server, loads)

@@ -11,6 +11,7 @@ from planner.audit.read import read_texts
 from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.texts import audited_server_texts
 from planner.questions.flags import ServeFlags
 
 CAL = load_calibration()
@@ -143,6 +144,34 @@ def test_a_guessed_gpu_breaks_no_law_of_formats() -> None:
     start = audited_server(CAL, reading, replace(server, gpu="v100-sxm-32gb"), ()).start
     assert start is not None
     assert start.refusal is None
+
+
+AWQ = {
+    "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064, "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "group", "tp", "starts"),
+    [(29_568, 128, 4, False), (29_568, 128, 1, True), (29_696, 128, 4, True), (29_568, 32, 4, True)],
+)
+@pytest.mark.parametrize("folder", ["ours", "elsewhere"])
+def test_groups_of_scales_are_not_cut(width: int, group: int, tp: int, starts: bool, folder: str) -> None:
+    """The configuration among the files is that of the folder that is served; vllm issue 11671."""
+    quantised = {"quant_method": "awq", "bits": 4, "group_size": group}
+    config = json.dumps(AWQ | {"intermediate_size": width, "quantization_config": quantised})
+    words = f"{VLLM} ./ours --tensor-parallel-size {tp} --quantization awq --max-model-len 4096"
+    texts = {"serve.sh": words, f"{folder}/config.json": config}
+    found = audited_server_texts(texts, ServeFlags(), {}, gpu="h100-sxm")
+    assert found is not None
+    assert found.start is not None
+    assert found.server is not None
+    assert (found.server.model.name, found.server.weights) == ("ours", "int4")
+    assert found.start.starts is starts
+    assert ("groups of 128" in found.start.why) is not starts
+    assert any("only configuration" in words for words in found.doubts) is (folder != "ours")
 
 
 def test_blocks_are_those_that_a_configuration_states(tmp_path):
