@@ -107,6 +107,12 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
             fix="leave --kv-cache-dtype out, or give fp8_e5m2",
             certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
         )
+    if server.shares is not None:
+        yield BrokenLaw(
+            why=f"{server.shares.words}: the later one finds too little free",
+            fix="give them shares of less than 1 in all, or GPUs of their own",
+            certain=server.shares.one_host,
+        )
     if server.drafter and server.layout.pp > 1 and server.engine == "vllm":
         yield BrokenLaw(
             why=f"pp {server.layout.pp} beside speculation, which vLLM is reported not to start with",

@@ -58,6 +58,25 @@ _WAITS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedDevice:
+    """A GPU on which files start several servers, and the shares of its memory that they take.
+
+    `one_host` tells whether the files surely mean one host: services of one Compose file.
+    """
+
+    device: str
+    shares: tuple[float, ...]
+    one_host: bool
+
+    @property
+    def words(self) -> str:
+        """What they take, in words."""
+        each = " and ".join(f"{share:g}" for share in self.shares)
+        total = f"{sum(self.shares):g} in all"
+        return f"{len(self.shares)} servers take {each} of the memory of GPU {self.device}, {total}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """A server as it was started; limits that are None are the engine's own.
 
@@ -89,6 +108,7 @@ class Server:
         cache_format: The cache's format, as the files spell it; "" where they do not.
         cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
         adapters: Adapters that requests name; None without.
+        shares: A GPU of whose memory it and others take more than all; None without.
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
@@ -120,6 +140,7 @@ class Server:
     backend: str = ""
     cuts_prompts: bool = False
     adapters: ServedAdapters | None = None
+    shares: SharedDevice | None = None
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""

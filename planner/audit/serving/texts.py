@@ -12,6 +12,7 @@ from planner.audit.read import Reading, read_texts
 from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
 from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
+from planner.audit.serving.devices import with_shared_device
 from planner.audit.serving.load import is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import Server, planned_server, server_of
@@ -66,7 +67,7 @@ def judged(
         return audited_pools(load_calibration(), reading, pools, loads)
     server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
-        server = with_copies(server, texts, given)
+        server = with_shared_device(with_copies(server, texts, given), texts, given)
     return audited_server(load_calibration(), reading, server, loads)
 
 
