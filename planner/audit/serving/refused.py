@@ -107,6 +107,12 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
             fix="leave --kv-cache-dtype out, or give fp8_e5m2",
             certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
         )
+    if server.little_shm and server.layout.num_gpus > 1:
+        yield BrokenLaw(
+            why=f"{server.layout.num_gpus} ranks share 64 MB at /dev/shm, as containers have it unless told",
+            fix="mount an emptyDir of medium Memory at /dev/shm, or say ipc: host or shm_size",
+            certain=False,
+        )
     if server.shares is not None:
         yield BrokenLaw(
             why=f"{server.shares.words}: the later one finds too little free",

@@ -109,6 +109,7 @@ class Server:
         cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
         adapters: Adapters that requests name; None without.
         shares: A GPU of whose memory it and others take more than all; None without.
+        little_shm: Whether its container has no more shared memory than usual ones.
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
@@ -141,6 +142,7 @@ class Server:
     cuts_prompts: bool = False
     adapters: ServedAdapters | None = None
     shares: SharedDevice | None = None
+    little_shm: bool = False
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""

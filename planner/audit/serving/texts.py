@@ -16,6 +16,7 @@ from planner.audit.serving.devices import with_shared_device
 from planner.audit.serving.load import is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import Server, planned_server, server_of
+from planner.audit.serving.shared_memory import has_little_shared_memory
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
@@ -68,6 +69,7 @@ def judged(
     server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
         server = with_shared_device(with_copies(server, texts, given), texts, given)
+        server = replace(server, little_shm=has_little_shared_memory(texts, given))
     return audited_server(load_calibration(), reading, server, loads)
 
 
