@@ -7,13 +7,47 @@ lie on several hosts meet over the network at every layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from planner.audit.manifests import machines_of
 from planner.audit.serving.server import Server
+from planner.formats.kinds import kind_of
+from planner.formats.settings import whole_or_none
+from planner.formats.structured import yaml_settings
 from planner.questions.serving.understand import Asked
+from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
+
+_RAY = re.compile(r"\bray start\b[^\n]*--num-gpus[= ](\d{1,2})\b")
+
+
+def with_hosts(server: Server, texts: Mapping[str, str]) -> Server:
+    """The server on hosts of as many GPUs as its pods have, or Ray is told of, where a replica needs more.
+
+    What ``--nnodes`` says holds over both.
+    """
+    if server.host_gpus is not None or server.cluster:
+        return server
+    each = {int(count) for text in texts.values() for count in _RAY.findall(text)}
+    for name, text in texts.items():
+        each |= set(_of_pods(name, text))
+    few = len(each) == 1 and 0 < min(each) < server.layout.num_gpus
+    return replace(server, host_gpus=min(each)) if few and server.layout.num_gpus % min(each) == 0 else server
+
+
+def _of_pods(name: str, text: str) -> Iterator[int]:
+    """GPUs of a pod, of a manifest."""
+    if kind_of(text, name) != "yaml":
+        return
+    try:
+        settings = yaml_settings(text, name)
+    except InputError:
+        return
+    counts = (whole_or_none(s.value) for s in machines_of(settings) if s.name == "gpus_per_node")
+    yield from (count for count in counts if count)
 
 
 def on_hosts(server: Server, asked: Asked) -> Asked:

@@ -13,6 +13,7 @@ from planner.audit.serving.audit import ServingAudit, audited_pools, audited_ser
 from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
 from planner.audit.serving.devices import with_shared_device
+from planner.audit.serving.hosts import with_hosts
 from planner.audit.serving.load import is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import Server, planned_server, server_of
@@ -69,6 +70,7 @@ def judged(
     server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
         server = with_shared_device(with_copies(server, texts, given), texts, given)
+        server = with_hosts(server, texts)
         server = replace(server, little_shm=has_little_shared_memory(texts, given))
     return audited_server(load_calibration(), reading, server, loads)
 

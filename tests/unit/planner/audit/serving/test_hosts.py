@@ -10,6 +10,7 @@ from planner.audit.read import read_texts
 from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.texts import audited_server_texts
 from planner.questions.flags import ServeFlags
 
 CAL = load_calibration()
@@ -46,6 +47,32 @@ def test_ranks_of_a_layer_over_hosts_are_priced_and_named(nodes: int, each: int)
     assert token_s(found) > token_s(audit(SGLANG, ALONE))
     text = dict(server_answer(found).sections[0].pairs)["slow"]  # type: ignore[union-attr]  # it is of pairs
     assert f"tp 8 spans {nodes} hosts of {each} GPU" in text
+
+
+RAY = f"ray start --head --num-gpus=4\n{VLLM} --distributed-executor-backend ray"
+POD = """apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    size: 2
+    leaderTemplate:
+      spec:
+        containers:
+          - name: vllm
+            command: [sh, -c, "vllm serve meta-llama/Llama-3.3-70B-Instruct --tensor-parallel-size 8"]
+            resources: {limits: {nvidia.com/gpu: "4"}}
+            volumeMounts: [{mountPath: /dev/shm, name: dshm}]
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("serve.sh", RAY), ("lws.yaml", POD)])
+def test_hosts_of_ray_and_of_pods_are_the_servers(name: str, text: str) -> None:
+    """A pod's GPUs are those of a host."""
+    found = audited_server_texts({name: text}, ServeFlags(), {}, gpu="h100-sxm")
+    assert found is not None
+    assert found.server is not None
+    assert found.server.host_gpus == 4
+    assert any("tp 8 spans 2 hosts of 4 GPUs" in what for what, _ in found.slowing)
 
 
 @pytest.mark.parametrize("words", [SGLANG, VLLM, f"{SGLANG} --pp 2 --nnodes 2 --node-rank 0"])
