@@ -89,13 +89,14 @@ def _started(audit: ServingAudit) -> Pairs:
         pairs.append(("layout", layout))
         pairs.append(("on", f"{audit.num_gpus} × {server.gpu}"))
         pairs.append(("model", server.model.name))
+    wrongs: list[tuple[str, str]] = []
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
         apart = prefill is not None
         if (wrong := start.finding) is not None:
-            pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
+            wrongs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
     pairs[:0] = [pair for load in audit.loads for pair in _carried(load)]
-    pairs[:0] = [("slow", f"{what}: {fix}") for what, fix in audit.slowing]
+    pairs[:0] = [*wrongs, *(("slow", f"{what}: {fix}") for what, fix in audit.slowing)]
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:

@@ -18,6 +18,7 @@ from planner.formats.settings import whole_or_none
 from planner.formats.structured import yaml_settings
 from planner.questions.serving.understand import Asked
 from topology.base.errors import InputError
+from topology.base.units import format_bandwidth
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
 
@@ -76,7 +77,8 @@ def spanned(server: Server, hierarchy: Hierarchy) -> Iterator[tuple[str, str]]:
     if tp <= each:
         return
     hosts, network = -(-tp // each), hierarchy.levels[-1] if hierarchy.levels else None
-    rate = "" if network is None else f" at {network.uplink_bytes_per_s / 1e9:.3g} GB/s a GPU"
+    taken = "" if server.cluster else ", as its usual machine has (--cluster)"
+    rate = "" if network is None else f" at {format_bandwidth(network.uplink_bytes_per_s)} a GPU{taken}"
     inside = max((size for size in range(1, each + 1) if tp % size == 0), default=1)
     where = f"tp {tp} spans {hosts} hosts of {each} GPU{'s' * (each > 1)}"
     stages = f"lay stages over hosts: tp {inside}, pp {server.layout.pp * tp // inside}"
