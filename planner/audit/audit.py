@@ -152,13 +152,15 @@ class Audit:
     def slower_by(self) -> float | None:
         """Share by which the job, as measured or else as predicted, is slower than the best.
 
-        None where a measurement is not of the job that the best plan is for, or where a job that is only
-        predicted cannot run as it is taken.
+        None where a measurement is not of the job that the best plan is for, or is of a first step alone, or
+        where a job that is only predicted cannot run as it is taken.
         """
         runs = self.measured_step_s is not None or (self.fits is not False and not self.cannot_run_as_taken)
         if self.best is None or self.step_time_s is None or not runs:
             return None
         if self.measured_step_s is not None and not self.is_measured_possible:
+            return None
+        if self.residual is not None and self.residual.says_nothing:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
 

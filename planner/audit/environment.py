@@ -39,8 +39,10 @@ SLOW = tuple(
     for row in read_toml(Path(__file__).parent / "data" / "environment.toml")["variables"]
 )
 """All that are known."""
-SLOWING = frozenset(variable.rule for variable in SLOW)
-"""What audits call them."""
+OVER_TCP = "tcp-between-nodes"
+"""What audits call nodes that NCCL joins by sockets, as its log says."""
+SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP))
+"""What audits call what slows a job down in no price: variables, and what a log says of its network."""
 
 
 INTERFACE = "NCCL_SOCKET_IFNAME"

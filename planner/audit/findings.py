@@ -13,7 +13,7 @@ from dataclasses import replace
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
+from planner.audit.environment import INTERFACE, OVER_SOCKETS, OVER_TCP, SLOW, SlowVariable
 from planner.audit.given import without_presumed
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
@@ -56,6 +56,7 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
         yield from check(reading)
     yield from _environment(reading, job, cluster)
     yield from _slow_variables(reading)
+    yield from _sockets(reading)
 
 
 def _known(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
@@ -359,6 +360,26 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
                 file=setting.file,
                 line=setting.line,
             )
+
+
+def _sockets(reading: Reading) -> Iterator[Finding]:
+    """Nodes that NCCL joins by TCP sockets, as the log of a job of several says; one node uses no network."""
+    log, facts = reading.measured, reading.facts
+    gpus, nodes = facts.count("cluster.num_gpus"), facts.count("said.nodes")
+    each = facts.count("said.gpus_per_node") or MOST_OF_HOST
+    if log is None or not log.sockets or (nodes or (gpus or 0) / each) <= 1:
+        return
+    yield Finding(
+        kind="slow",
+        rule=OVER_TCP,
+        message="NCCL over TCP: nodes are joined by sockets, not InfiniBand or RoCE "
+        f"(line {log.sockets} of the log)",
+        fix="let it use the fabric (mount /dev/infiniband, load the plugin of the NICs)",
+    )
+
+
+MOST_OF_HOST = 8
+"""GPUs of a host where nobody says how many: more of a job are on several."""
 
 
 def _over(reading: Reading, variable: SlowVariable) -> str:

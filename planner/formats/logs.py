@@ -27,6 +27,7 @@ from planner.formats.step_lines import (
     pace_of,
     step_line,
 )
+from planner.traces.nccl_logs import SOCKETS
 from topology.base.units import TERA
 
 MOST_LINES = 400_000
@@ -112,6 +113,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _COMMAND: ("+ ", "cmd", "$ ", "torchrun", "deepspeed", "python", "srun", ".sh"),
     _ARGUMENT: ("..", "  "),
     _OUT_OF_MEMORY: ("out of memory", "outofmemory"),
+    SOCKETS: ("using network socket", "via net/socket"),
     _STATED["cluster.num_gpus"]: ("using world size",),
     _STATED["job.global_batch_size"]: ("global batch size", "global_batch size", "global batch_size",
                                        "global_batch_size", "total train batch size"),
@@ -144,6 +146,8 @@ class Measured:
         engine: Whose sentences or steps it prints; empty where several print the like.
         gpu_memory_bytes: Memory of a GPU, of a printed peak and its share.
         gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
+        is_warm_up: Whether its one step is the first of the run: what compiles and allocates is in it.
+        sockets: The line on which NCCL says that it joins nodes by TCP sockets; 0 where it does not.
     """
 
     step_time_s: float | None = None
@@ -161,6 +165,8 @@ class Measured:
     engine: str = ""
     gpu_memory_bytes: float | None = None
     gpu_peak_flop_per_s: float | None = None
+    is_warm_up: bool = False
+    sockets: int = 0
 
     @property
     def has_steps(self) -> bool:
@@ -291,6 +297,7 @@ class _Read:
     intervals: list[float] = field(default_factory=list)
     """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
+    sockets: int = 0
     engine: str = ""
     run: _Run = field(default_factory=_Run)
 
@@ -340,6 +347,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         job=[(name, value, line) for name, (value, line) in read.job.items()],
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
+        sockets=read.sockets,
         engine=read.engine,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
@@ -351,6 +359,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         measured.step_time_s = read.average or _median(read.progress[max(read.progress)])
     if len(read.intervals) >= LEAST_INTERVALS:
         measured.interval_s = statistics.median(read.intervals)
+    measured.is_warm_up = len(read.steps) == 1 and read.run.first == 1
     measured.tflops_per_gpu = _median(read.tflops)
     measured.tokens_per_s_per_gpu = _median(read.tokens)
     measured.tokens_per_s = _median(read.all_tokens)
@@ -407,6 +416,8 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
             _take_clock(line, quantities.step, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
+    if not read.sockets and _search(SOCKETS, line, read):
+        read.sockets = number
     if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
     if quantities.step_s is None and read.patterns & _PRINTED:

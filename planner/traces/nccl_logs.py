@@ -10,6 +10,8 @@ _CHANNEL: Final = re.compile(
     r"NCCL INFO Channel \d{1,5}/\d{1,5} : \d{1,7}\[\w{1,20}\] -> \d{1,7}\[\w{1,20}\]"
     r".{0,40}? via (NET/\w{1,30}|P2P|SHM)"
 )
+SOCKETS: Final = re.compile(r"NCCL INFO (?:Using network Socket\b|Channel .{0,120} via NET/Socket/)")
+"""That NCCL joins nodes by TCP, as it says when it chooses its network and of each channel."""
 
 
 def transports(text: str) -> Counter[str]:

@@ -467,3 +467,56 @@ def test_a_trainer_is_told_a_whole_plan_that_keeps_its_batch() -> None:
     (whole,) = (change for change in found.changes if change.whole)
     assert {"--per_device_train_batch_size 2", "--gradient_accumulation_steps 1"} <= set(whole.set)
     assert "zero_optimization.stage: 0" in whole.set
+
+
+NAMED_GPU = "# 2 nodes of 8 x A100-SXM4-80GB\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_slow_log_is_not_blamed_on_a_gpu_that_its_file_names() -> None:
+    """What joins the nodes is: an A100 that a comment names is no workstation card, nor any other GPU."""
+    script = NAMED_GPU + SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script})
+    assert plain.predicted is not None
+    found = audit({"run.sh": script, "run.log": log_of(4 * plain.predicted.step_time_s)})
+    assert found.residual is not None
+    assert (found.residual.candidates, found.residual.unstated) == ((), ())
+    assert "none of your flags" in found.residual.words[0]
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_log_that_says_nothing_of_its_gpu_is_of_no_number_of_workstations() -> None:
+    """Nodes whose GPUs are assumed to be joined: no card of PCIe alone is named, and the GPU is doubted."""
+    script = SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script})
+    assert plain.predicted is not None
+    found = audit({"run.sh": script, "run.log": log_of(4 * plain.predicted.step_time_s)})
+    assert found.residual is not None
+    assert all(one.is_linked for one in found.residual.candidates)
+    assert "the GPU (h100-sxm)" in found.residual.words[0]
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_nothing_follows_from_a_first_step_that_is_longer() -> None:
+    """It compiles and allocates; a later one alone is a measurement."""
+    script, line = SCRIPT.format(more=RAN), LOG.format(step="{step}", ms=3e4, batch=128, more="")
+    first, later = (audit({"run.sh": script, "run.log": line.format(step=step)}) for step in (1, 9))
+    assert first.residual is not None
+    assert later.residual is not None
+    assert (first.residual.says_nothing, later.residual.says_nothing) == (True, False)
+    assert (first.slower_by, first.residual.candidates, first.doubted) == (None, (), ())
+    assert "warms up" in first.residual.words[0]
+
+
+OVER_TCP = "n1:7:9 [0] NCCL INFO Using network Socket\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("nodes", "says"), [("--nnodes 2", True), ("--nnodes 1", False)])
+def test_a_log_whose_nodes_are_joined_by_sockets_says_so_first(nodes: str, says: bool) -> None:
+    """Of one node NCCL prints the same line, and exchanges nothing over it."""
+    script = NAMED_GPU.replace("2 nodes of ", "") + SCRIPT.format(more=RAN).replace("--nnodes 2", nodes)
+    found = audit({"run.sh": script, "run.log": OVER_TCP + log_of(30.0).partition("\n")[2]})
+    assert ("tcp-between-nodes" in {finding.rule for finding in found.findings}) == says
+    assert found.residual is not None
+    assert ("NCCL over TCP may be the cause" in " ".join(found.residual.words)) == says
