@@ -41,8 +41,10 @@ SLOW = tuple(
 """All that are known."""
 OVER_TCP = "tcp-between-nodes"
 """What audits call nodes that NCCL joins by sockets, as its log says."""
-SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP))
-"""What audits call what slows a job down in no price: variables, and what a log says of its network."""
+FULL_PRECISION = "full-precision"
+"""What audits call a job that multiplies in fp32, as no word asks for sixteen bits."""
+SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP, FULL_PRECISION))
+"""What audits call what slows a job down in no price: variables, a network, a format."""
 
 
 INTERFACE = "NCCL_SOCKET_IFNAME"

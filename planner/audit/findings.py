@@ -13,7 +13,8 @@ from dataclasses import replace
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import INTERFACE, OVER_SOCKETS, OVER_TCP, SLOW, SlowVariable
+from planner.audit.environment import FULL_PRECISION, INTERFACE, OVER_SOCKETS, OVER_TCP, SLOW, SlowVariable
+from planner.audit.full_precision import in_full_precision
 from planner.audit.given import without_presumed
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
@@ -56,6 +57,7 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
         yield from check(reading)
     yield from _environment(reading, job, cluster)
     yield from _slow_variables(reading)
+    yield from _full_precision(reading)
     yield from _sockets(reading)
 
 
@@ -376,6 +378,18 @@ def _sockets(reading: Reading) -> Iterator[Finding]:
         f"(line {log.sockets} of the log)",
         fix="let it use the fabric (mount /dev/infiniband, load the plugin of the NICs)",
     )
+
+
+def _full_precision(reading: Reading) -> Iterator[Finding]:
+    """A job in fp32, which takes the GPU's units of sixteen bits away, and twice the activations."""
+    why = in_full_precision(reading)
+    if why:
+        yield Finding(
+            kind="slow",
+            rule=FULL_PRECISION,
+            message=f"fp32: {why}; its products are many times slower than in bf16, which alone is priced",
+            fix=spelled_fix(reading, "said.bf16"),
+        )
 
 
 MOST_OF_HOST = 8

@@ -34,6 +34,7 @@ from planner.audit.contract_reading import (
 from planner.audit.facts import JobFacts
 from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
+from planner.audit.full_precision import in_full_precision
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
 from planner.audit.logged_gpu import shown_figures, shown_gpu
@@ -613,6 +614,9 @@ def _precision(reading: Reading, parsed: EngineReading | None, notes: _Notes) ->
     name = value_of(reading, parsed, "job.precision").value
     if name in TRAINING:
         return str(name)
+    if why := in_full_precision(reading):
+        notes.take("job.precision", None, f"fp32 is priced as bf16 ({why})")
+        return "bf16"
     notes.assumed.append("bf16: the file does not state a precision")
     return "bf16"
 

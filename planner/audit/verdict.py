@@ -89,6 +89,8 @@ def memory_verdict(
     if job.part:
         beside = "answers are taken at their longest, and what generates and scores beside it is not counted"
         return Verdict(word="not settled", basis="predicted", chance=chance, why=(beside,))
+    if wide := [gap.words for gap in job.unsettled if gap.field == "job.precision"]:
+        return Verdict(word="not settled", basis="predicted", chance=chance, why=(wide[0],))
     if word != "does not fit" or not job.unsettled:
         return Verdict(word=word, basis="predicted", chance=chance)
     unstated = "not stated: " + ", ".join(dict.fromkeys(gap.words for gap in job.unsettled))

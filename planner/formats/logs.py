@@ -57,6 +57,8 @@ _APPLIED = re.compile(
     r"|(?P<compiled>Compiling each TransformerBlock with torch\.compile)"
 )
 """What torchtitan does to the model that it builds."""
+_PARAMETERS = re.compile(r"(?:using|\bparams_dtype \.+) torch\.(\w{1,20})(?: for parameters|\s*$)")
+"""The format that Megatron-LM says it trains in: fp32 where it is asked for none of sixteen bits."""
 _MESH = re.compile(r"device mesh with \[([^\]]+)\], \[([^\]]+)\]")
 _MESH_FIELDS = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
@@ -105,6 +107,7 @@ LIKE_LOG_SHARE = 1 / 3
 _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
     _APPLIED: ("activation checkpointing to the model", "compiling each transformerblock"),
+    _PARAMETERS: ("for parameters", "params_dtype"),
     _MODEL: ("total parameters", "/snapshots/"),
     _RUN_NAME: ("_tp",),
     _CONSUMED_TOKENS: ("consumed tokens",),
@@ -122,7 +125,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
+_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _PARAMETERS, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -515,6 +518,9 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         read.job.setdefault("said.recompute", (applied["mode"], number))
     elif applied:
         read.job.setdefault("said.compile", ("true", number))
+    parameters = _search(_PARAMETERS, line, read)
+    if parameters:
+        read.job.setdefault("said.precision", (parameters[1], number))
     mesh = _search(_MESH, line, read)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()

@@ -520,3 +520,35 @@ def test_a_log_whose_nodes_are_joined_by_sockets_says_so_first(nodes: str, says:
     assert ("tcp-between-nodes" in {finding.rule for finding in found.findings}) == says
     assert found.residual is not None
     assert ("NCCL over TCP may be the cause" in " ".join(found.residual.words)) == says
+
+
+WIDE = "using torch.float32 for parameters ...\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("written", "printed", "wide"),
+    [
+        ("", "", True),
+        ("", WIDE, True),
+        ("", WIDE.replace("float32", "bfloat16"), False),
+        ("--bf16", "", False),
+        ("--fp16", "", False),
+        ("$MORE", "", False),
+        ("$MORE", WIDE, True),
+    ],
+)
+def test_megatron_trains_in_fp32_where_nobody_asks_for_less(written: str, printed: str, wide: bool) -> None:
+    """It is what slows the job down; of a command that is not whole the log decides."""
+    script = SCRIPT.format(more=RAN).replace("--bf16", written)
+    texts = {"run.sh": script, "run.log": printed + log_of(90.0)}
+    found = audit(texts, gpu="a100-sxm-80gb")
+    named = [finding for finding in found.findings if finding.rule == "full-precision"]
+    assert bool(named) is wide
+    assert found.residual is not None
+    assert ("fp32 may be the cause" in found.residual.words[-1]) is wide
+    assert [finding.fix for finding in named] == ["--bf16"] * wide
+    if wide and not printed:
+        alone = audit({"run.sh": script}, gpu="a100-sxm-80gb").memory
+        assert alone is not None
+        assert (alone.word, alone.fits) == ("not settled", None)
