@@ -7,6 +7,7 @@ of the planner too (`planner.rules.check`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.formats.logs import Measured
+from planner.formats.settings import whole_or_none
 from planner.law import Law, stop
 from planner.plan import PlanRequest
 from topology.base.units import TERA, format_bytes, format_seconds
@@ -187,9 +189,39 @@ def _halves(reading: Reading) -> tuple[str, str] | None:
     return "bf16 and fp16 are both on", fix
 
 
+def _mesh(reading: Reading) -> tuple[str, str] | None:
+    """Axes of MaxText's mesh, within slices and over them, that do not multiply to the devices that start.
+
+    One axis of each kind may be -1, which takes what is left (fill_unspecified_mesh_axes of max_utils.py);
+    where nobody says another, it is the first of each kind here.
+    """
+    world = reading.facts.count("cluster.num_gpus")
+    if reading.family.name != "MaxText" or not world:
+        return None
+    axes: dict[str, int] = dict.fromkeys(_FILLED, -1)
+    for setting in reversed(reading.settings):
+        word = setting.path[-1].strip("-")
+        if _AXIS_OF_MESH.fullmatch(word) and reading.kinds.get(setting.file) != "log":
+            if (degree := whole_or_none(setting.value)) is None:
+                return None
+            axes[word] = degree
+    if min(axes.values()) < 1 or math.prod(axes.values()) == world:
+        return None
+    said = " · ".join(f"{word} {degree}" for word, degree in axes.items() if degree > 1)
+    product = math.prod(axes.values())
+    return (
+        f"{said} is a mesh of {product:,} devices, and {world:,} are started",
+        f"set {_FILLED[0]} -1, which takes what is left, or start {product:,}",
+    )
+
+
+_FILLED = ("ici_fsdp_parallelism", "dcn_data_parallelism")
+"""Axes that take what is left where nobody says more (configs/base.yml)."""
+_AXIS_OF_MESH = re.compile(r"(?:ici|dcn)_\w+_parallelism")
 _CUT = ("tp", "pp", "cp")
 FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     stop(name="gpus", reads=("cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp"), stops=_gpus),
+    stop(name="mesh", reads=("said.dp_shard", "said.dp_replicate"), stops=_mesh),
     stop(name="expert-block", reads=("layout.ep",), stops=_expert_ranks),
     stop(name=STARTED, reads=("said.num_gpus", "said.nodes"), stops=_started, ground="overruled"),
     stop(name="heads", reads=("layout.tp",), stops=_heads, says_of=("attention-heads",)),

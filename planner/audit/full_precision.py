@@ -1,7 +1,7 @@
 """Jobs that multiply in fp32, which no estimate knows: no word asks for sixteen bits, or a log prints fp32.
 
-Megatron-LM trains in fp32 where neither ``--bf16`` nor ``--fp16`` is given, and prints so: "using torch.float32
-for parameters ..." (megatron/training/arguments.py).
+Megatron-LM trains in fp32 where neither ``--bf16`` nor ``--fp16`` is given, and prints so: "using
+torch.float32 for parameters ..." (megatron/training/arguments.py).
 """
 
 from __future__ import annotations

@@ -125,7 +125,9 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _PARAMETERS, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
+_SENTENCES = frozenset(
+    (*_STATED.values(), _MODEL, _APPLIED, _PARAMETERS, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS)
+)
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -508,19 +510,7 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         digits = match.group(1).replace(",", "")[:12] if match else ""
         if digits:
             read.job[name] = (int(digits), number)
-    built = _search(_MODEL, line, read)
-    if built:
-        name = built["hub"] or f"{built['family']}-{built['size']}"
-        read.job.setdefault("said.model", (name, number))
-        read.engine = read.engine or ("" if built["hub"] else "torchtitan")
-    applied = _search(_APPLIED, line, read)
-    if applied and applied["mode"]:
-        read.job.setdefault("said.recompute", (applied["mode"], number))
-    elif applied:
-        read.job.setdefault("said.compile", ("true", number))
-    parameters = _search(_PARAMETERS, line, read)
-    if parameters:
-        read.job.setdefault("said.precision", (parameters[1], number))
+    _take_built(line, number, read)
     mesh = _search(_MESH, line, read)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
@@ -537,6 +527,23 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         before, read.consumed = read.consumed, (steps, samples)
         if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
             read.each_step.append((samples - before[1]) // (steps - before[0]))
+
+
+def _take_built(line: str, number: int, read: _Read) -> None:
+    """The model that a line says is built, what is done to it, and the format of its parameters."""
+    built = _search(_MODEL, line, read)
+    if built:
+        name = built["hub"] or f"{built['family']}-{built['size']}"
+        read.job.setdefault("said.model", (name, number))
+        read.engine = read.engine or ("" if built["hub"] else "torchtitan")
+    applied = _search(_APPLIED, line, read)
+    if applied and applied["mode"]:
+        read.job.setdefault("said.recompute", (applied["mode"], number))
+    elif applied:
+        read.job.setdefault("said.compile", ("true", number))
+    parameters = _search(_PARAMETERS, line, read)
+    if parameters:
+        read.job.setdefault("said.precision", (parameters[1], number))
 
 
 def _take_length(line: str, number: int, read: _Read) -> None:
