@@ -22,6 +22,7 @@ from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal
 from planner.audit.read import Reading
 from planner.audit.residual import work_of_step
 from planner.audit.spelling import spelled_fix, spelled_name
+from planner.audit.stops_at_start import STOPS_AT_START
 from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
@@ -189,6 +190,27 @@ def _halves(reading: Reading) -> tuple[str, str] | None:
     return "bf16 and fp16 are both on", fix
 
 
+def _sharded_pipeline(reading: Reading) -> tuple[str, str] | None:
+    """Gradients or weights that are shared beside DeepSpeed's pipeline, whose engine asserts that none are.
+
+    deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism". A log
+    with steps is of a job that was told otherwise.
+    """
+    facts = reading.facts
+    pp, stage = facts.count("layout.pp") or 1, facts.count("said.zero_stage") or 0
+    ran = reading.measured is not None and reading.measured.has_steps
+    if reading.family.name != "Megatron-DeepSpeed" or pp == 1 or stage < SHARES_GRADIENTS or ran:
+        return None
+    if "said.deepspeed" not in facts.by_field or facts.truth("said.no_pipeline"):
+        return None
+    message = f"ZeRO-{stage} beside pp {pp}: DeepSpeed's pipeline engine shares neither gradients nor weights"
+    return message, f"set {spelled_name(reading, 'said.zero_stage')} 1, or {spelled_name(reading, 'pp')} 1"
+
+
+SHARES_GRADIENTS = 2
+"""The stage of ZeRO from which gradients are shared."""
+
+
 def _mesh(reading: Reading) -> tuple[str, str] | None:
     """Axes of MaxText's mesh, within slices and over them, that do not multiply to the devices that start.
 
@@ -222,6 +244,12 @@ _CUT = ("tp", "pp", "cp")
 FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     stop(name="gpus", reads=("cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp"), stops=_gpus),
     stop(name="mesh", reads=("said.dp_shard", "said.dp_replicate"), stops=_mesh),
+    stop(
+        name="zero-with-pipeline",
+        reads=("said.zero_stage", "layout.pp"),
+        stops=_sharded_pipeline,
+        says_of=("zero-stage-offered",),
+    ),
     stop(name="expert-block", reads=("layout.ep",), stops=_expert_ranks),
     stop(name=STARTED, reads=("said.num_gpus", "said.nodes"), stops=_started, ground="overruled"),
     stop(name="heads", reads=("layout.tp",), stops=_heads, says_of=("attention-heads",)),
@@ -234,6 +262,7 @@ FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     ),
     stop(name="schedule", reads=("layout.schedule",), stops=_idle_schedule, ground="overruled"),
     stop(name="precision", reads=("said.fp16",), stops=_halves),
+    *STOPS_AT_START,
 )
 """What every engine stops at or overrules, of facts alone; it stands at the first that is stated."""
 

@@ -378,10 +378,8 @@ def _mesh_stops(given: Given) -> tuple[str, str] | None:
     product = others * shards
     if product == given.num_gpus:
         return None
-    names = ("replicate", "shard", "tp", "pp", "cp")
-    said = " · ".join(
-        f"{name} {degree}" for name, degree in zip(names, (copies, shards, *split), strict=True) if degree > 1
-    )
+    degrees = {"replicate": copies, "shard": shards, **dict(zip(("tp", "pp", "cp"), split, strict=True))}
+    said = " · ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or f"shard {shards}"
     rest = 0 if given.num_gpus % others else given.num_gpus // others
     way = f"set {_DATA_DEGREES[1]} {rest}, or start {product} GPUs" if rest else f"start {product} GPUs"
     return f"{said} is a mesh of {product}, and {given.num_gpus} GPUs are started", way

@@ -236,10 +236,15 @@ def _of_titan(config: str, words: str = "") -> Reading:
 
 
 def test_what_torchtitan_publishes_is_no_finding() -> None:
-    """The user wrote none of its words: nothing of them contradicts what the user wrote."""
+    """The user wrote none of its words: nothing of them contradicts what the user wrote.
+
+    One is for a single process: on the eight of this launch it stops at its mesh.
+    """
     with PUBLISHED.open(newline="", encoding="utf-8") as file:
         names = {row["config"] for row in csv.DictReader(file) if row["engine"] == "torchtitan"}
-    assert {name: found for name in names if (found := findings_of(_of_titan(name), Job(), None))} == {}
+    findings = {name: findings_of(_of_titan(name), Job(), None) for name in names}
+    rules = {name: {one.rule for one in found} for name, found in findings.items() if found}
+    assert rules == {"deepseek_v3_16b_minimal_async_ep": {"mesh"}}
 
 
 SCHEDULE = "parallelism.pipeline_parallel_schedule"
