@@ -32,6 +32,7 @@ from planner.law import Law, stop
 from planner.plan import PlanRequest
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.cluster import Cluster
+from topology.hardware.datasheets import reference_machine, sheet_named
 
 MOST_TFLOPS = 800.0
 """TFLOP/s per GPU beyond which a rate is doubted where the GPU is not known: about 700 is reached in fp8."""
@@ -58,6 +59,7 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
     yield from refusal_findings(reading, job)
     for check in _JUDGES:
         yield from check(reading)
+    yield from _across_nodes(reading, job)
     yield from _environment(reading, job, cluster)
     yield from _slow_variables(reading)
     yield from _full_precision(reading)
@@ -312,17 +314,6 @@ def _slow(reading: Reading) -> Iterator[Finding]:
     """Settings that are legal and cost time or memory."""
     facts = reading.facts
     tp, dp, cp = (facts.count(f"layout.{name}") or 1 for name in ("tp", "dp", "cp"))
-    each = facts.count("said.gpus_per_node")
-    if each and tp > each:
-        file, line = place_of(facts, "layout.tp")
-        yield Finding(
-            kind="slow",
-            rule="tp-across-nodes",
-            message=f"tp {tp} spans nodes of {each} GPUs, so every layer waits for the network",
-            fix=f"set {spelled_name(reading, 'tp')} {each} or less",
-            file=file,
-            line=line,
-        )
     if reading.family.name not in ("Megatron-LM", "NeMo", "Megatron-Bridge"):
         return
     if (
@@ -364,6 +355,32 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             file=file,
             line=line,
         )
+
+
+def _across_nodes(reading: Reading, job: Job) -> Iterator[Finding]:
+    """Tensor parallelism over more GPUs than a scale-up domain has: NVLink may join the trays of a rack."""
+    facts = reading.facts
+    tp, each = facts.count("layout.tp") or 1, facts.count("said.gpus_per_node")
+    joined = _joined_nodes(reading, job)
+    if each and tp > each * joined:
+        file, line = place_of(facts, "layout.tp")
+        trays = "" if joined == 1 else f", {joined} of them joined"
+        yield Finding(
+            kind="slow",
+            rule="tp-across-nodes",
+            message=f"tp {tp} spans nodes of {each} GPUs{trays}, so every layer waits for the network",
+            fix=f"set {spelled_name(reading, 'tp')} {each * joined} or less",
+            file=file,
+            line=line,
+        )
+
+
+def _joined_nodes(reading: Reading, job: Job) -> int:
+    """Nodes of a scale-up domain: of the cluster that is asked about, else of the GPUs that files mention."""
+    if job.request is not None:
+        return job.request.cluster.nodes[0].nodes_per_domain
+    machines = (reference_machine(sheet_named(name)) for name in reading.gpus)
+    return max((machine.nodes_per_domain for machine in machines), default=1)
 
 
 def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
