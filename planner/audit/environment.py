@@ -17,7 +17,8 @@ class SlowVariable:
     Attributes:
         name: Its name.
         values: With which it does, in small letters.
-        needs: ``node`` where several GPUs share one, ``network`` where there are several nodes.
+        needs: ``node`` where several GPUs share one, ``peers`` where these also write into each other's
+            memory, ``network`` where there are several nodes.
         does: What happens.
         fix: What changes it.
     """

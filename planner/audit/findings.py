@@ -61,7 +61,7 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
         yield from check(reading)
     yield from _across_nodes(reading, job)
     yield from _environment(reading, job, cluster)
-    yield from _slow_variables(reading)
+    yield from _slow_variables(reading, job, cluster)
     yield from _full_precision(reading)
     yield from _sockets(reading)
 
@@ -417,15 +417,21 @@ def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterato
         yield Finding(kind=kind, rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 
 
-def _slow_variables(reading: Reading) -> Iterator[Finding]:
-    """Variables that slow the job of a reading down, where it has what they slow down."""
+def _slow_variables(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
+    """Variables that slow the job of a reading down, where it has what they slow down.
+
+    GPUs that reach each other through their host alone lose nothing where that is asked for; of an assumed
+    GPU it is not known.
+    """
     facts = reading.facts
     gpus, each, nodes = (
         facts.count(name) for name in ("cluster.num_gpus", "said.gpus_per_node", "said.nodes")
     )
     shared = gpus is None or gpus > 1
     several = nodes > 1 if nodes else not (gpus and (gpus <= (each or 1) or gpus == 1))
-    applies = {"": True, "node": shared, "network": several}
+    is_known = cluster is not None and "cluster.gpu" not in job.open_fields
+    peers = shared and not (is_known and cluster is not None and not cluster.gpu.peer_to_peer)
+    applies = {"": True, "node": shared, "peers": peers, "network": several}
     for variable in SLOW:
         kept = reading.variables.get(variable.name)
         setting = kept if kept is not None and kept.value else reading.slow_variables.get(variable.name)
@@ -436,7 +442,7 @@ def _slow_variables(reading: Reading) -> Iterator[Finding]:
                 kind="slow",
                 rule=variable.rule,
                 message=f"{variable.name} is {setting.value}: {variable.does}{_over(reading, variable)}",
-                fix=variable.fix,
+                fix=variable.fix + ("" if is_known or variable.needs != "peers" else NO_PEERS),
                 file=setting.file,
                 line=setting.line,
             )
@@ -472,6 +478,10 @@ def _full_precision(reading: Reading) -> Iterator[Finding]:
 
 MOST_OF_HOST = 8
 """GPUs of a host where nobody says how many: more of a job are on several."""
+
+
+NO_PEERS = " (not on GeForce cards, which have no peer access)"
+"""What is not known of an assumed GPU."""
 
 
 def _over(reading: Reading, variable: SlowVariable) -> str:

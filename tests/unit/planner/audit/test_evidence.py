@@ -552,3 +552,18 @@ def test_megatron_trains_in_fp32_where_nobody_asks_for_less(written: str, printe
         alone = audit({"run.sh": script}, gpu="a100-sxm-80gb").memory
         assert alone is not None
         assert (alone.word, alone.fits) == ("not settled", None)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("gpu", "slow", "open_words"),
+    [("rtx-4090", False, ""), ("a100-sxm-80gb", True, ""), ("", True, "not on GeForce cards")],
+)
+def test_peers_that_are_none_lose_nothing_without_each_other(gpu: str, slow: bool, open_words: str) -> None:
+    """GeForce cards write into no other's memory: accelerate asks for what an A100 loses by."""
+    text = "export NCCL_P2P_DISABLE=1\n" + SCRIPT.format(more=RAN).replace("--nnodes 2", "--nnodes 1")
+    found = audit({"run.sh": text}, **({"gpu": gpu} if gpu else {}))
+    named = [one for one in found.findings if one.rule == "nccl-p2p-disable"]
+    assert bool(named) is slow
+    assert all(open_words in one.fix for one in named)
+    assert all(("GeForce" in one.fix) == bool(open_words) for one in named)
