@@ -555,15 +555,23 @@ def _stated_gpu(reading: Reading, gpu: str | None, notes: _Notes) -> str | None:
 
 def _gpu(reading: Reading, notes: _Notes) -> str:
     """The kind of GPU that the files mention, or the usual one."""
+    log = reading.measured
     if len(reading.gpus) == 1:
         name = reading.gpus[0]
+        shown = shown_gpu(log, name)
+        if log is not None and shown and shown != name:
+            notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}, not of a {name}")
+            return shown
         others = " or ".join(reading.other_memories.get(name, ()))
         doubt = f" without its memory: --gpu {others} is the other" if others else ""
         notes.assumed.append(f"GPUs are {name}, which the file mentions{doubt}")
         return name
-    log = reading.measured
     if log is not None and (shown := shown_gpu(log, default_gpu())):
-        notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}")
+        why = f"GPUs are {shown}: the log is of {shown_figures(log)}"
+        if shown == default_gpu() or log.gpu_peak_flop_per_s:
+            notes.assumed.append(why)
+        else:  # several have as much memory
+            notes.take("cluster.gpu", shown, f"{why}, so give --gpu")
         return shown
     notes.take(
         "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"

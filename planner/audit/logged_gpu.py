@@ -36,12 +36,19 @@ def can_be(gpu: Gpu, log: Measured | None, taken: Gpu) -> bool:
 
 
 def shown_gpu(log: Measured | None, usual: str) -> str:
-    """The GPU whose figures a log prints: the usual one, else the first of the catalog; empty if none."""
+    """The GPU whose figures a log prints; empty if none is known.
+
+    Args:
+        log: What was measured.
+        usual: The one that is mentioned or assumed: it is the first that can be, then those of its
+            generation, then the others in the order of the catalog.
+    """
     if not is_shown(log):
         return ""
     known = gpus()
     alike = [name for name, gpu in known.items() if can_be(gpu, log, gpu)]
-    return usual if usual in alike else next(iter(alike), "")
+    of_kind = [name for name in alike if known[name].architecture == known[usual].architecture]
+    return usual if usual in alike else next(iter((*of_kind, *alike)), "")
 
 
 def shown_figures(log: Measured) -> str:

@@ -28,7 +28,7 @@ from planner.formats.step_lines import (
     step_line,
 )
 from planner.traces.nccl_logs import SOCKETS
-from topology.base.units import TERA
+from topology.base.units import GIB, MIB, TERA
 
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
@@ -89,6 +89,8 @@ LEAST_INTERVALS = 3
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
+_CAPACITY = re.compile(r"total capacity of ([\d.]{1,8}) (GiB|MiB)")
+"""The memory of a GPU, as PyTorch says it where an allocation fails."""
 _RECORD = re.compile(r"(?:^|[\s\]:>])(?::::MLLOG\s*|DLLL\s*)(?=\{)")
 _PRINTS = re.compile(_RECORD.pattern, re.MULTILINE)
 """Records of loggers that have no sentences."""
@@ -149,7 +151,7 @@ class Measured:
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
         engine: Whose sentences or steps it prints; empty where several print the like.
-        gpu_memory_bytes: Memory of a GPU, of a printed peak and its share.
+        gpu_memory_bytes: Memory of a GPU, of a printed peak and its share, or where an allocation failed.
         gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
         is_warm_up: Whether its one step is the first of the run: what compiles and allocates is in it.
         sockets: The line on which NCCL says that it joins nodes by TCP sockets; 0 where it does not.
@@ -302,6 +304,8 @@ class _Read:
     intervals: list[float] = field(default_factory=list)
     """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
+    capacity: float | None = None
+    """Memory of the GPU that ran out of it."""
     sockets: int = 0
     engine: str = ""
     run: _Run = field(default_factory=_Run)
@@ -373,7 +377,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         measured.microbatch_s = _median(read.microbatches)
     measured.peak_memory_bytes = read.memory or None
     measured.gpu_memory_bytes, measured.gpu_peak_flop_per_s = (
-        _median(read.gpu_memories),
+        _median(read.gpu_memories) or read.capacity,
         _median(read.gpu_peaks),
     )
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
@@ -421,12 +425,22 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
             _take_clock(line, quantities.step, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
+        read.capacity = _capacity_in(line)
     if not read.sockets and _search(SOCKETS, line, read):
         read.sockets = number
     if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
     if quantities.step_s is None and read.patterns & _PRINTED:
         _take_printed(line[_end_of_prefix(line) :], number, read)
+
+
+def _capacity_in(line: str) -> float | None:
+    """The memory of the GPU that a line says ran out of it, in bytes; None where it says none."""
+    match = _CAPACITY.search(line)
+    try:
+        return float(match[1]) * {"GiB": GIB, "MiB": MIB}[match[2]] if match else None
+    except ValueError:
+        return None
 
 
 def _of_run(step: float | None, number: int, read: _Read) -> None:

@@ -567,3 +567,35 @@ def test_peers_that_are_none_lose_nothing_without_each_other(gpu: str, slow: boo
     assert bool(named) is slow
     assert all(open_words in one.fix for one in named)
     assert all(("GeForce" in one.fix) == bool(open_words) for one in named)
+
+
+MENTION = "# 8 x NVIDIA H100 80GB\n"
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu"), [(79.1, "h100-sxm"), (95.0, "h100-sxm-96gb-hbm2e"), (12.0, "h100-sxm")]
+)
+def test_a_figure_that_the_log_prints_holds_over_a_mention(gib: float, gpu: str) -> None:
+    """It is of the GPU itself; a card of that generation is taken first, and the mention where none is."""
+    lines = (
+        f"[titan] root - INFO - step: {step}  loss: 8.0  memory: {0.8 * gib:.2f}GiB(80.00%)  tps: 893\n"
+        for step in (10, 20, 30)
+    )
+    reading = read_texts({"titan.toml": MENTION + TITAN, "run.log": "".join(lines)})
+    request = audited_job(reading, Flags(gpus="8")).request
+    assert request is not None
+    assert request.cluster.nodes[0].gpu == gpu
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of {gib} GiB of which 1 GiB is free.\n"
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu"), [("79.11", "h100-sxm"), ("139.8", "h200-sxm"), ("1.2.3", "h100-sxm")]
+)
+def test_an_allocation_that_fails_says_what_its_gpu_has(gib: str, gpu: str) -> None:
+    """Where no file names one."""
+    reading = read_texts({"titan.toml": TITAN, "run.log": OUT_OF_MEMORY.format(gib=gib)})
+    request = audited_job(reading, Flags(gpus="8")).request
+    assert request is not None
+    assert request.cluster.nodes[0].gpu == gpu
