@@ -95,12 +95,23 @@ class Audit:
         return None if self.predicted is None else "predicted"
 
     @property
+    def hang(self) -> str:
+        """The collective that ranks waited for in vain, as a log shows it, in words; empty where none."""
+        log = self.reading.measured
+        if log is None or not log.hung:
+            return ""
+        when = "after its steps" if log.has_steps else "before its first step"
+        return (
+            f"it hung {when}: {log.hung}; look at what the other ranks did last, and at links between nodes"
+        )
+
+    @property
     def evidence(self) -> tuple[str, ...]:
         """What logs prove of the job, in words."""
         log = self.reading.measured
         if log is None:
             return ()
-        lines = []
+        lines = [self.hang] if self.hang else []
         if log.out_of_memory:
             lines.append(f"line {log.out_of_memory} of the log: a GPU ran out of memory")
         elif log.has_steps:

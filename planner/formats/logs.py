@@ -27,7 +27,7 @@ from planner.formats.step_lines import (
     pace_of,
     step_line,
 )
-from planner.traces.nccl_logs import SOCKETS
+from planner.traces.nccl_logs import SOCKETS, TIMEOUT, timeout_words
 from topology.base.units import GIB, MIB, TERA
 
 MOST_LINES = 400_000
@@ -119,6 +119,7 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _ARGUMENT: ("..", "  "),
     _OUT_OF_MEMORY: ("out of memory", "outofmemory"),
     SOCKETS: ("using network socket", "via net/socket"),
+    TIMEOUT: ("watchdog caught collective",),
     _STATED["cluster.num_gpus"]: ("using world size",),
     _STATED["job.global_batch_size"]: ("global batch size", "global_batch size", "global batch_size",
                                        "global_batch_size", "total train batch size"),
@@ -155,6 +156,7 @@ class Measured:
         gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
         is_warm_up: Whether its one step is the first of the run: what compiles and allocates is in it.
         sockets: The line on which NCCL says that it joins nodes by TCP sockets; 0 where it does not.
+        hung: The first collective that timed out, in words with its line; empty where none did.
     """
 
     step_time_s: float | None = None
@@ -174,6 +176,7 @@ class Measured:
     gpu_peak_flop_per_s: float | None = None
     is_warm_up: bool = False
     sockets: int = 0
+    hung: str = ""
 
     @property
     def has_steps(self) -> bool:
@@ -307,6 +310,7 @@ class _Read:
     capacity: float | None = None
     """Memory of the GPU that ran out of it."""
     sockets: int = 0
+    hung: str = ""
     engine: str = ""
     run: _Run = field(default_factory=_Run)
 
@@ -357,6 +361,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
         sockets=read.sockets,
+        hung=read.hung,
         engine=read.engine,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
@@ -428,6 +433,8 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
         read.capacity = _capacity_in(line)
     if not read.sockets and _search(SOCKETS, line, read):
         read.sockets = number
+    if not read.hung and (waited := _search(TIMEOUT, line, read)):
+        read.hung = f"{timeout_words(waited)} (line {number} of the log)"
     if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
     if quantities.step_s is None and read.patterns & _PRINTED:

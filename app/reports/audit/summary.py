@@ -73,6 +73,7 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     behind = audit.slower_by is not None and audit.slower_by > 0 and not audit.tied
     lost = distance if ran and behind else ()
     sentences = [
+        *filter(None, (audit.hang,)),
         *_unpriced(audit),
         *filter(None, (audit.job.part,)),
         *_sentences(counts, "contradiction"),  # which GPUs are meant is asked before what is taken for them

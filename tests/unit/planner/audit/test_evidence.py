@@ -599,3 +599,22 @@ def test_an_allocation_that_fails_says_what_its_gpu_has(gib: str, gpu: str) -> N
     request = audited_job(reading, Flags(gpus="8")).request
     assert request is not None
     assert request.cluster.nodes[0].gpu == gpu
+
+
+WATCHDOG = (
+    "[rank3]:[E301 1:2:3 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000) ran for 600020 milliseconds "
+    "before timing out.\n"
+)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("steps", "when"), [("", "before its first step"), (log_of(9.0), "after its steps")])
+def test_a_collective_that_timed_out_is_said_first(steps: str, when: str) -> None:
+    """Which one, of which rank and for how long, with its line; nothing hung where none is printed."""
+    script = SCRIPT.format(more=RAN)
+    found = audit({"run.sh": script, "run.log": f"training ...\n{steps}{WATCHDOG}"}, gpu="h100-sxm")
+    line = 2 + steps.count("\n")
+    assert f"it hung {when}: rank 3 waited 600 s for ALLREDUCE 41 (line {line} of the log)" in found.hang
+    assert getattr(audit_answer(found).sections[0], "lines", ())[0] == found.hang
+    assert audit({"run.sh": script, "run.log": log_of(9.0)}, gpu="h100-sxm").hang == ""
