@@ -42,9 +42,13 @@ SLOW = tuple(
 """All that are known."""
 OVER_TCP = "tcp-between-nodes"
 """What audits call nodes that NCCL joins by sockets, as its log says."""
+NICS = "NCCL_IB_HCA"
+"""Which NICs NCCL takes: names that begin so, with ``=`` before them those alone, with ``^`` all others."""
+FEWER_NICS = "fewer-nics"
+"""What audits call a job that is told fewer NICs than its nodes have."""
 FULL_PRECISION = "full-precision"
 """What audits call a job that multiplies in fp32, as no word asks for sixteen bits."""
-SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP, FULL_PRECISION))
+SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP, FULL_PRECISION, FEWER_NICS))
 """What audits call what slows a job down in no price: variables, a network, a format."""
 
 
@@ -52,6 +56,19 @@ INTERFACE = "NCCL_SOCKET_IFNAME"
 """Which interface NCCL's sockets take."""
 OVER_SOCKETS = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables with which nodes exchange over sockets."""
+
+
+def nics_named(value: str) -> int:
+    """How many NICs of a node NCCL is told to take; 0 where a value does not count them.
+
+    Names without a number are all NICs of a driver, and a bond is of several.
+
+    >>> nics_named("mlx5_0"), nics_named("=mlx5_0:1,mlx5_3:1"), nics_named("mlx5"), nics_named("^mlx5_0")
+    (1, 2, 0, 0)
+    """
+    names = {name.partition(":")[0].strip() for name in value.removeprefix("=").split(",")}
+    counted = all(re.fullmatch(r"[a-z][a-z0-9]*_(?:re|r)?\d{1,3}", name) for name in names)
+    return len(names) if counted else 0
 
 
 def set_variables(text: str, path: str) -> dict[str, Setting]:

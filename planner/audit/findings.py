@@ -14,7 +14,17 @@ from dataclasses import replace
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import FULL_PRECISION, INTERFACE, OVER_SOCKETS, OVER_TCP, SLOW, SlowVariable
+from planner.audit.environment import (
+    FEWER_NICS,
+    FULL_PRECISION,
+    INTERFACE,
+    NICS,
+    OVER_SOCKETS,
+    OVER_TCP,
+    SLOW,
+    SlowVariable,
+    nics_named,
+)
 from planner.audit.full_precision import in_full_precision
 from planner.audit.given import without_presumed
 from planner.audit.job import Job
@@ -62,6 +72,7 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
     yield from _across_nodes(reading, job)
     yield from _environment(reading, job, cluster)
     yield from _slow_variables(reading, job, cluster)
+    yield from _fewer_nics(reading, job)
     yield from _full_precision(reading)
     yield from _sockets(reading)
 
@@ -462,6 +473,24 @@ def _sockets(reading: Reading) -> Iterator[Finding]:
         f"(line {log.sockets} of the log)",
         fix="let it use the fabric (mount /dev/infiniband, load the plugin of the NICs)",
     )
+
+
+def _fewer_nics(reading: Reading, job: Job) -> Iterator[Finding]:
+    """NICs of a node that NCCL is told to leave idle, of a cluster whose nodes are known."""
+    named = reading.variables.get(NICS)
+    if named is None or job.request is None or "cluster.gpu" in job.open_fields:
+        return
+    cluster, told = job.request.cluster, nics_named(str(named.value))
+    each = cluster.nodes[0].nics_per_node
+    if cluster.num_nodes > 1 and 0 < told < each:
+        yield Finding(
+            kind="slow",
+            rule=FEWER_NICS,
+            message=f"{NICS} is {named.value}: {told} of the {each} NICs that a node is taken to have",
+            fix=f"name all of them, or price {told} by --set cluster.nics_per_node={told}",
+            file=named.file,
+            line=named.line,
+        )
 
 
 def _full_precision(reading: Reading) -> Iterator[Finding]:

@@ -618,3 +618,25 @@ def test_a_collective_that_timed_out_is_said_first(steps: str, when: str) -> Non
     assert f"it hung {when}: rank 3 waited 600 s for ALLREDUCE 41 (line {line} of the log)" in found.hang
     assert getattr(audit_answer(found).sections[0], "lines", ())[0] == found.hang
     assert audit({"run.sh": script, "run.log": log_of(9.0)}, gpu="h100-sxm").hang == ""
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("value", "nodes", "settings", "idle"),
+    [
+        ("mlx5_0", 2, (), True), ("=mlx5_0:1,mlx5_1:1", 2, (), True), ("mlx5", 2, (), False),
+        ("^mlx5_0", 2, (), False), (",".join(f"mlx5_{at}" for at in range(8)), 2, (), False),
+        ("mlx5_0", 1, (), False), ("mlx5_bond_0", 2, (), False),
+        ("mlx5_0", 2, ("cluster.nics_per_node=1",), False),
+    ],
+)  # fmt: skip
+def test_nics_that_are_left_idle_are_counted(
+    value: str, nodes: int, settings: tuple[str, ...], idle: bool
+) -> None:
+    """One of eight slows every node down; who has one says so, and is priced with it."""
+    script = SCRIPT.format(more=RAN).replace("--nnodes 2", f"--nnodes {nodes}")
+    flags = Flags(gpu="h100-sxm", settings=settings)
+    found = audited(
+        read_texts({"run.sh": f"export NCCL_IB_HCA={value}\n{script}"}), flags, load_calibration()
+    )
+    assert ("fewer-nics" in {finding.rule for finding in found.findings}) is idle
