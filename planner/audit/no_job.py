@@ -11,7 +11,9 @@ import json
 import re
 from pathlib import Path
 
+from planner.formats.nccl_tests import collective_test
 from topology.base.errors import InputError, shortened
+from topology.base.units import format_bandwidth
 
 _CLUSTER = re.compile(r"^\[\[(?:nodes|links)\]\][ \t]{0,40}$", re.MULTILINE)
 _TOPOLOGY = re.compile(r"^[ \t]{0,40}GPU0[ \t]{1,40}GPU1\b", re.MULTILINE)
@@ -38,6 +40,28 @@ def refuse_no_job(path: str, text: str) -> None:
     name = shortened(Path(path).name)
     for what, cause, fix in _known(name, path, text):
         raise InputError(f"{name} is {what}, not a job", cause, fix)
+
+
+def refuse_measured_links(path: str, text: str) -> None:
+    """Refuse what nccl-tests print, also beside a launch file, which it says a rate for: that is a flag.
+
+    Raises:
+        InputError: It is a measured collective.
+    """
+    test = collective_test(text)
+    if test is None:
+        return
+    each, rate = test.ranks // test.hosts, format_bandwidth(test.bytes_per_s)
+    if test.hosts > 1:
+        per_nic = f"nic_bandwidth_bytes_per_s={test.bytes_per_s / max(1, each):.3g}"
+        flag = f"--set cluster.{per_nic}, {rate} over {each} NICs, or over as many as a node has"
+    else:
+        flag = f"--set cluster.scaleup_bandwidth_bytes_per_s={test.bytes_per_s:.3g}"
+    raise InputError(
+        f"{shortened(Path(path).name)} is a measurement of nccl-tests, not a job",
+        f"{test.ranks} ranks on {test.hosts} hosts reach {rate} of bus bandwidth at the largest message",
+        f"name the launch file alone, with {flag}",
+    )
 
 
 def _known(name: str, path: str, text: str) -> list[tuple[str, str, str]]:

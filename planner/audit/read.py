@@ -23,7 +23,7 @@ from planner.audit.launch import (
     machine_settings,
 )
 from planner.audit.manifests import machines_of, script_of, variables_of
-from planner.audit.no_job import refuse_no_job
+from planner.audit.no_job import refuse_measured_links, refuse_no_job
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -172,6 +172,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         raise _no_job(texts, "nothing is written there")
     for name, text in texts.items() if len(texts) == 1 else ():
         refuse_no_job(name.partition("::")[0], text)
+    for name, text in texts.items():
+        refuse_measured_links(name.partition("::")[0], text)
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
