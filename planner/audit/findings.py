@@ -242,10 +242,10 @@ def _mesh(reading: Reading) -> tuple[str, str] | None:
             axes[word] = degree
     if min(axes.values()) < 1 or math.prod(axes.values()) == world:
         return None
-    said = " · ".join(f"{word} {degree}" for word, degree in axes.items() if degree > 1)
+    mesh = " · ".join(f"{word} {degree}" for word, degree in axes.items() if degree > 1)
     product = math.prod(axes.values())
     return (
-        f"{said} is a mesh of {product:,} devices, and {world:,} are started",
+        f"{mesh} is a mesh of {product:,} devices, and {world:,} are started",
         f"set {_FILLED[0]} -1, which takes what is left, or start {product:,}",
     )
 
@@ -480,14 +480,14 @@ def _fewer_nics(reading: Reading, job: Job) -> Iterator[Finding]:
     named = reading.variables.get(NICS)
     if named is None or job.request is None or "cluster.gpu" in job.open_fields:
         return
-    cluster, told = job.request.cluster, nics_named(str(named.value))
+    cluster, taken = job.request.cluster, nics_named(str(named.value))
     each = cluster.nodes[0].nics_per_node
-    if cluster.num_nodes > 1 and 0 < told < each:
+    if cluster.num_nodes > 1 and 0 < taken < each:
         yield Finding(
             kind="slow",
             rule=FEWER_NICS,
-            message=f"{NICS} is {named.value}: {told} of the {each} NICs that a node is taken to have",
-            fix=f"name all of them, or price {told} by --set cluster.nics_per_node={told}",
+            message=f"{NICS} is {named.value}: {taken} of the {each} NICs that a node is taken to have",
+            fix=f"name all of them, or price {taken} by --set cluster.nics_per_node={taken}",
             file=named.file,
             line=named.line,
         )

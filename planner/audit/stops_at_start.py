@@ -30,8 +30,8 @@ def _ran(reading: Reading) -> bool:
 
 def _is_trainer_over_deepspeed(reading: Reading) -> bool:
     """Whether a job that no log shows running is a Trainer's that is handed a file of DeepSpeed."""
-    told = "said.deepspeed" in reading.facts.by_field
-    return reading.family.name in _TRAINERS and told and not _ran(reading)
+    over_deepspeed = "said.deepspeed" in reading.facts.by_field
+    return reading.family.name in _TRAINERS and over_deepspeed and not _ran(reading)
 
 
 def _is_of_deepspeed(setting: Setting, reading: Reading) -> bool:
@@ -60,26 +60,22 @@ def _counts(reading: Reading) -> Iterator[tuple[Setting, str, int]]:
     }
     product, parts = reading.facts.count("cluster.num_gpus") or 0, []
     for name, words in _BATCHES.items():
-        said = _word(reading, *words)
-        count = 0 if said is None else whole_or_none(said.value) or 0
+        word = _word(reading, *words)
+        count = 0 if word is None else whole_or_none(word.value) or 0
         product *= count
-        if said is not None and count > 0:
-            parts.append(said.name)
+        if word is not None and count > 0:
+            parts.append(word.name)
             if name in written:
-                yield written[name], f"{said.name} {count}", count
+                yield written[name], f"{word.name} {count}", count
     if _WHOLE in written and product > 0:
         yield written[_WHOLE], f"GPUs · {' · '.join(parts)} = {product}", product
 
 
 def _batches(reading: Reading) -> tuple[str, str] | None:
     """transformers/integrations/deepspeed.py: "DeepSpeed config values that mismatch TrainingArguments"."""
-    if (
-        reading.family.name not in _TRAINERS
-        or "said.deepspeed" not in reading.facts.by_field
-        or _ran(reading)
-    ):
+    if not _is_trainer_over_deepspeed(reading):
         return None
-    if (found := _word(reading, "auto_find_batch_size")) is not None and truth_of(found.value):
+    if (searched := _word(reading, "auto_find_batch_size")) is not None and truth_of(searched.value):
         return None
     wrong = [
         (setting, words, count)

@@ -22,6 +22,7 @@ from costmodel.layout import (
     LayoutTable,
     ParallelLayout,
 )
+from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import RECORDS
 from planner.engines.contract import Contract
 from planner.engines.even_layers import weighted_ends
@@ -379,10 +380,10 @@ def _mesh_stops(given: Given) -> tuple[str, str] | None:
     if product == given.num_gpus:
         return None
     degrees = {"replicate": copies, "shard": shards, **dict(zip(("tp", "pp", "cp"), split, strict=True))}
-    said = " · ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or f"shard {shards}"
-    rest = 0 if given.num_gpus % others else given.num_gpus // others
-    way = f"set {_DATA_DEGREES[1]} {rest}, or start {product} GPUs" if rest else f"start {product} GPUs"
-    return f"{said} is a mesh of {product}, and {given.num_gpus} GPUs are started", way
+    mesh = " · ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or f"shard {shards}"
+    left = 0 if RANKS.rest(given.num_gpus, others) else given.num_gpus // others
+    way = f"set {_DATA_DEGREES[1]} {left}, or start {product} GPUs" if left else f"start {product} GPUs"
+    return f"{mesh} is a mesh of {product}, and {given.num_gpus} GPUs are started", way
 
 
 _DATA_DEGREES = (f"{_P}data_parallel_replicate_degree", f"{_P}data_parallel_shard_degree")
