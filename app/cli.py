@@ -63,23 +63,22 @@ def run(arguments: list[str]) -> int:
 
 
 def _as_document(words: list[str], error: InputError, exit_code: int) -> None:
-    """Write what is wrong as a document where one was asked for: to its file, or to stdout."""
+    """Write what is wrong where an answer was asked for: to its file, or a document to stdout."""
     asked = asks_for_json(words)
     if not asked and "-o" not in words and not any(word.startswith("--output") for word in words):
         return
-    from app.entry.refused_file import refused_file
+    from app.entry.refused_file import refusal_text, refused_file
     from app.reports.answer import json_text, print_text, write_file
     from app.reports.refusal import refusal_document
 
-    document = f"{json_text(refusal_document(error, exit_code))}\n"
     path = refused_file(words, asks_for_json=asked)
     try:
         if path is not None:
-            write_file(path, document)
+            write_file(path, refusal_text(error, exit_code, path, asks_for_json=asked))
     except InputError:
         path = None  # what is wrong may be the file itself
     if asked and path is None:
-        print_text(document, is_json=True)
+        print_text(f"{json_text(refusal_document(error, exit_code))}\n", is_json=True)
 
 
 def asks_for_json(words: list[str]) -> bool:

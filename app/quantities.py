@@ -70,13 +70,14 @@ def format_ratio(ratio: float) -> str:
 
 
 def format_over_best(fraction: float) -> str:
-    """Write by how much a step is longer than the best; beyond twice as long as a factor, too.
+    """Write by how much a step is longer than the best; beyond twice as long as a factor.
 
     >>> format_over_best(0.307), format_over_best(-0.02), format_over_best(3.54)
-    ('+30.7 % over the best', '-2.0 % over the best', '+354.0 % over the best, 4.54 times it')
+    ('+30.7 % over the best', '-2.0 % over the best', '4.54 times the best')
     """
-    times = f", {three_digits(1 + fraction)} times it" if fraction > 1 else ""
-    return f"{format_share(fraction, signed=True)} over the best{times}"
+    if fraction > 1:
+        return f"{three_digits(1 + fraction)} times the best"
+    return f"{format_share(fraction, signed=True)} over the best"
 
 
 def format_share(fraction: float, *, signed: bool = False) -> str:

@@ -37,7 +37,8 @@ class StackTiming:
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
             and before latent attention, which stand alone), ``moe_act`` (the activation of experts), ``mlp``,
             ``moe``, ``shared_experts`` and ``gdn`` (a whole block from its input, with its messages; the last
-            is that of a recurrence).
+            is that of a recurrence). MaxText's policies repeat two parts more: ``mlp_act``, the activation of
+            dense blocks, and ``norm_outputs``, what norms hand to the products behind them.
         messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         attention_slowdown: Time of that kernel over the tables', on GPUs without asynchronous matrix units.
@@ -192,12 +193,20 @@ class StackMemory:
             and sums gradients in fp32, those of keys and values on their way from rank to rank (torch).
         keeps_expert_outputs: Routing weights multiply what experts give back, which is kept for their
             gradient; otherwise they are applied at the activation.
+        weighs_experts_wide: The same in fp32: what experts give back is kept as a wide copy.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
         keeps_odd_products: ``selective-op`` counts products and keeps the odd ones; none of experts.
         frees_loss: What the loss holds is free before the layers' backward, and gradients that no earlier
             microbatch left do not exist at it: the peak is the largest of these moments (torch's autograd).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
+        offloads_gradients: A gradient goes to host memory as soon as it is reduced, where the optimizer's
+            state is there; otherwise it stays (Megatron-Core's hybrid optimizer).
+        updates_in_backward: A parameter is updated in its own backward, and its gradient goes: those of one
+            layer or of the head exist at once (torchtune's `optimizer_in_bwd`).
+        pages_moments: Moments lie in pages that the driver moves to the host where memory is short, beside
+            what the allocator has (bitsandbytes' paged optimizers).
+        second_shard: Ranks that share a second copy of what ZeRO-3 gathers, for the backward (hpZ of ZeRO++).
         kept_score_bytes: Bytes per score of unfused attention that its backward needs, without dropout.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         frozen_weight_bytes: Bytes per parameter of weights beside adapters, where these are not quantised.
@@ -211,7 +220,8 @@ class StackMemory:
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
         loss_chunks: Chunks in which the loss goes through the logits, each with its gradient: 1 keeps all
             logits, 0 takes as many chunks as the vocabulary has hidden sizes.
-        bucket_bytes: Largest gradient bucket under reduction.
+        bucket_bytes: Buffers that gradients are put into to be reduced, there whether replicas are or not
+            (DeepSpeed's `reduce_bucket_size`, twice with `overlap_comm`); a job's are of replicas alone.
         gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
             accumulation keeps as a placeholder gradient.
     """
@@ -226,11 +236,16 @@ class StackMemory:
     holds_frozen_inputs: bool = False
     sums_context_in_fp32: bool = False
     keeps_expert_outputs: bool = False
+    weighs_experts_wide: bool = False
     keeps_wide_inputs: bool = False
     keeps_narrow_gates: bool = False
     keeps_odd_products: bool = False
     frees_loss: bool = False
     gradients_on_demand: bool = False
+    offloads_gradients: bool = False
+    updates_in_backward: bool = False
+    pages_moments: bool = False
+    second_shard: int = 0
     kept_score_bytes: float = 2.0
     weight_bytes: float = 2.0
     frozen_weight_bytes: float = 2.0

@@ -10,7 +10,8 @@ runs tell apart (`costmodel.accuracy.anchor`). `write_accuracy_page.py` writes t
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fit_parts import Publisher, log_steps, publishers_of, slopes
 from fit_sample import Sample, load_sample
 
-from costmodel.accuracy.anchor import PASSES, MeasuredStep, stack_level
+from costmodel.accuracy.anchor import PASSES, MeasuredStep, anchored, fit_anchor, stack_level
 from costmodel.accuracy.training import RunResult
 from costmodel.kernels.level import PARTS, StackLevel
 from costmodel.training.bands import QUANTILE_80, time_deviation
@@ -129,8 +130,51 @@ def anchoring_table(
     return "\n".join(lines)
 
 
+STRANGERS_RUNS = 3
+"""Runs of a publication that anchor its others in the table by publication."""
+
+
+def stranger_errors(timed: Sequence[RunResult], count: int) -> dict[str, Vector]:
+    """Absolute errors of other runs of every publication, cold and anchored by so many, shape (runs, 2).
+
+    Runs of one publication on one profile anchor each other; parts are followed as in the cold step.
+    """
+    chance, errors = np.random.default_rng(0), defaultdict(list)
+    of_profile: dict[tuple[str, str], list[RunResult]] = defaultdict(list)
+    for result in timed:
+        of_profile[result.group["source"], result.stack].append(result)
+    for (source, _), results in of_profile.items():
+        for _ in range(DRAWS if len(results) > count else 0):
+            drawn = chance.choice(len(results), count, replace=False).tolist()
+            anchor = fit_anchor([results[at] for at in drawn])
+            for at in set(range(len(results))) - set(drawn):
+                after = anchored(results[at], anchor).error or 0.0
+                errors[source].append((abs(results[at].error or 0.0), abs(after)))
+    return {source: np.array(pairs) for source, pairs in sorted(errors.items())}
+
+
+def strangers_table(timed: Sequence[RunResult]) -> str:
+    """Cold and anchored errors of publishers that nothing was fitted to, side by side."""
+    lines = ["| publication | runs that anchor | cold | anchored |", "|---" + "|---:" * 3 + "|"]
+    errors = {count: stranger_errors(timed, count) for count in COUNTS}
+    shown = errors[STRANGERS_RUNS].items()
+    lines += [_cold_and_anchored(name, STRANGERS_RUNS, pairs) for name, pairs in shown]
+    for count, by_source in errors.items():
+        lines.append(_cold_and_anchored("**all**", count, np.concatenate(list(by_source.values()))))
+    return "\n".join(lines)
+
+
+def _cold_and_anchored(name: str, count: int, pairs: Vector) -> str:
+    cells = (
+        f"{100 * np.median(way):.1f} / {100 * way.mean():.1f} / {100 * np.quantile(way, 0.9):.1f}"
+        for way in pairs.T
+    )
+    return f"| {name} | {count} | {' | '.join(cells)} |"
+
+
 if __name__ == "__main__":
     from fit_bands import kept_columns
+    from unseen_publishers import unseen_runs
 
     from costmodel.accuracy.training import predict_rows
     from costmodel.accuracy.training_runs import read_rows
@@ -138,3 +182,4 @@ if __name__ == "__main__":
 
     predicted = predict_rows(read_rows(sys.argv[1]), load_calibration())
     print(anchoring_table(sys.argv[1], {result.name: result for result in predicted}, kept_columns()))
+    print(strangers_table(unseen_runs(sys.argv[1]).timed))

@@ -33,7 +33,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -395,6 +395,36 @@ def fit_terms(residuals: Sequence[Residual], start: Terms | None = None) -> Term
     return replace(found, squares=squares)
 
 
+def tails_of(residuals: Sequence[Residual], terms: Terms) -> float:
+    """Degrees of freedom of the Student's t in which layouts of a publisher lie around its others.
+
+    Those of most likelihood, whatever the scale of the distribution.
+    """
+    own: dict[tuple[str, str], list[Residual]] = defaultdict(list)
+    for r in residuals:
+        if r.way == "vendors":
+            own[r.source, r.engine].append(r)
+    distances, weights = [], []
+    for of in (each for each in own.values() if len(each) > 2):
+        values, share = np.array([r.value for r in of]), len(of) / (len(of) - 1)
+        widths = np.sqrt(np.array([r.times for r in of]) @ terms.squares) / QUANTILE_80
+        distances += ((values - values.mean()) * math.sqrt(share) / widths).tolist()
+        weights += [r.weight for r in of]
+    weight, squares = np.array(weights), np.square(distances)
+
+    def likelihood(degrees: float, scale: float) -> float:
+        rises = (degrees + 1) / 2 * np.log1p(squares / (degrees * scale**2))
+        constant = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+        constant -= math.log(degrees * math.pi) / 2 + math.log(scale)
+        return float(weight @ (constant - rises))
+
+    return max(product(DEGREES, SCALES), key=lambda each: likelihood(*each))[0]
+
+
+DEGREES, SCALES = np.arange(1.5, 10.1, 0.5).tolist(), np.geomspace(0.2, 2.0, 47).tolist()
+"""Degrees of freedom that are tried, and scales, of the deviation of layouts."""
+
+
 def widths(residuals: Sequence[Residual], terms: Terms) -> Vector:
     """Half widths of the bands of these runs, of the logarithm."""
     times, level = np.array([r.times for r in residuals]), np.array([terms.level(r) for r in residuals])
@@ -450,6 +480,7 @@ def tie_difference(results: Sequence[RunResult]) -> float:
 
 def bands_toml(
     time: Terms,
+    tails: float,
     parts: Mapping[str, float],
     unknown: float,
     memory: Mapping[bool, Mapping[str, Spread]],
@@ -484,6 +515,7 @@ shape = {t["shape"]:.3f}         # layouts of one user
 unmeasured = {t["unmeasured"]:.3f}    # times the root of how many keys no run of engine and generation has
 experts = {t["experts"]:.3f}       # routing imbalance and dispatch generations
 untabled_gpu = {t["untabled_gpu"]:.3f}  # no kernel tables of this very GPU
+tails = {tails:.1f}           # degrees of freedom of Student's t, of layouts of one user around their level
 {dated}
 [time.engines]  # level of a publisher never measured, on these: containers, drivers, clocks, versions
 {levels}
@@ -524,8 +556,10 @@ def fit_bands(path: str) -> None:
     residuals = time_residuals(results)
     memory = {experts: memory_spreads([*results, *peaks], experts=experts) for experts in (False, True)}
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
+    terms = fit_terms(residuals)
     text = bands_toml(
-        fit_terms(residuals),
+        terms,
+        tails_of(residuals, terms),
         fit_parts(path, results, kept_columns()),
         level_of_unknown(timed),
         memory,

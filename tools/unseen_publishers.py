@@ -44,7 +44,7 @@ def unseen_runs(path: Path | str) -> Unseen:
         for row in read_rows(Path(path).with_name(name))
         if row["source"] not in fitted
     }
-    results = predict_rows(list(rows.values()), load_calibration())
+    results = predict_rows(list(rows.values()), load_calibration(), by_part=True)
     names = {row["id"] for row in read_rows(Path(path).with_name(TIMED))}
     timed = [r for r in results if r.name in names and r.error is not None]
     return Unseen(

@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
-from anchor_errors import anchoring_table  # noqa: E402
+from anchor_errors import anchoring_table, strangers_table  # noqa: E402
 from fit_bands import TERMS, Residual, coverage, kept_columns, nested, time_residuals  # noqa: E402
 from unseen_publishers import (  # noqa: E402
     Unseen,
@@ -256,6 +256,7 @@ def page(
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
         "anchoring": anchoring_table(runs, {result.name: result for result in shipped}, kept_columns()),
+        "anchored_strangers": strangers_table(unseen.timed),
         "fitted": str(origins.fitted),
         "fixed": str(origins.fixed),
         "chosen": str(origins.chosen),

@@ -450,6 +450,17 @@ def _gpus_of_nodes(nodes: Mapping[str, str], words: Sequence[str]) -> tuple[str,
     return (*(("--gpus", gpus) if count else ()), *pins)
 
 
+def is_kind(text: str) -> bool:
+    """Whether a number is the name of a GPU: 4090."""
+    from topology.base.errors import InputError
+    from topology.catalog import gpu_name
+
+    try:
+        return len(text) > 1 and bool(gpu_name(text))
+    except InputError:
+        return False
+
+
 def counted_gpus(words: Sequence[str], command: str) -> str:
     """The command line where ``--gpus`` says nodes or the kind, too, or ``--gpu`` says several; else "".
 
@@ -457,12 +468,16 @@ def counted_gpus(words: Sequence[str], command: str) -> str:
     'plan --model 70b --gpus 32 --gpu h100'
     >>> counted_gpus(["--model", "70b", "--gpus", "4x8"], "train")
     'plan --model 70b --gpus 32'
+    >>> counted_gpus(["--model", "8b", "--gpus", "4x4090"], "train")
+    'plan --model 8b --gpus 4 --gpu 4090'
     >>> counted_gpus(["--model", "70b", "--gpu", "h100,a100"], "train")
     'plan sweep --model 70b --gpu h100,a100'
     """
     for at, (word, after) in enumerate(itertools.pairwise(words)):
         if word in ("--gpus", "-n") and (both := COUNTED_GPU.fullmatch(after)):
-            count, kind = int(both[1]) * int(both[2] or 1), ["--gpu", both[3]] if both[3] else []
+            named = both[3] or (both[2] if is_kind(both[2] or "") else "")
+            count = int(both[1]) * int("1" if named else both[2] or 1)
+            kind = ["--gpu", named] if named else []
             return shlex.join(["plan", *words[:at], "--gpus", str(count), *kind, *words[at + 2 :]])
         if word == "--gpu" and command == "train" and "," in after:
             return shlex.join(["plan", "sweep", *(each for each in words if each != "train")])

@@ -88,8 +88,13 @@ def command_of_sentence(words: Sequence[str]) -> str:
     'plan --model llama-3.1-70b --gpus 64 --gpu h200 --precision fp8 --set layout.tp=8'
     >>> command_of_sentence("serve 70b on b200".split()), command_of_sentence("70b on mars".split())
     ('plan serve --model 70b --gpu b200', '')
+    >>> command_of_sentence("qlora 8b --gpus 2 --gpu 3090".split())
+    'plan --model 8b --gpus 2 --gpu 3090 --adapter qlora:r=16'
+    >>> command_of_sentence("8b on 4x4090".split())
+    'plan --model 8b --gpus 4 --gpu 4090'
     """
     question, at = _Question(), 0
+    words = _spoken(words)
     texts = [word.strip(",;:?!()") for text in words for word in text.split()]
     texts = with_joined_counts(texts)
     asks_fewest = {"how", "many"} <= {text.lower() for text in texts}
@@ -119,6 +124,28 @@ def command_of_sentence(words: Sequence[str]) -> str:
         return ""
     suffix = f", with {' and '.join(assumed)} for example" if assumed else ""
     return line + suffix + _unread(question)
+
+
+_FLAGS: Final = {"--model": "{}", "-m": "{}", "--gpus": "{} gpus", "-n": "{} gpus", "--gpu": "{}"}
+"""Flags among words, and how words say them."""
+
+
+def _spoken(words: Sequence[str]) -> list[str]:
+    """The words, with what flags of a model and its GPUs say among them as words say it.
+
+    >>> _spoken(["qlora", "8b", "--gpus", "2", "--gpu", "3090"])
+    ['qlora', '8b', '2 gpus', '3090']
+    """
+    spoken, after = list[str](), ""
+    for word in words:
+        if after:
+            spoken.append(_FLAGS[after].format(word))
+            after = ""
+        elif word in _FLAGS:
+            after = word
+        else:
+            spoken.append(word)
+    return [*spoken, *([after] if after else [])]
 
 
 def _unread(question: _Question) -> str:
@@ -211,11 +238,12 @@ def _read(question: _Question, texts: Sequence[str]) -> int:
         if COUNTED.get(both[3] or "gpus", 1) == 0:
             question.nodes = both[1]
             return 1
-        question.gpus = str(int(both[1]) * int(both[2] or 1))
-        if not both[3] or both[3] in COUNTED:
+        kind = both[3] or (both[2] if is_gpu(both[2]) else "")  # 4x4090: of a kind that is a number
+        question.gpus = str(int(both[1]) * int("1" if kind else both[2] or 1))
+        if not kind or kind in COUNTED:
             return 1
-        question.kinds += [both[3]] if is_gpu(both[3]) else []
-        return int(is_gpu(both[3]))
+        question.kinds += [kind] if is_gpu(kind) else []
+        return int(is_gpu(kind))
     if word in TRAINING:
         question.flags += ["--precision", word]
         return 1

@@ -4,21 +4,27 @@ What the model gets wrong about software it has not seen is a factor on everythi
 clocks) and factors on parts of a step: products, attention, memory passes, the host, the exchange. Steps of
 unlike layouts follow these parts unlike far, so a few of them tell the factors apart. Per stack profile
 
-    y_i = log(measured_i / predicted_i) = h_i · θ + ε_i,    θ ~ N(0, Λ),    ε_i ~ N(0, σ_i²)
-    C = (Λ⁻¹ + Σ h_i h_iᵀ/σ_i²)⁻¹,    E[θ | y] = C · Σ h_i y_i/σ_i²
+    y_i = log(measured_i / predicted_i) = h_i · θ + ε_i,    θ ~ N(0, Λ),    ε_i ~ N(0, v_i)
+    C = (Λ⁻¹ + Σ h_i h_iᵀ/v_i)⁻¹,    E[θ | y] = C · Σ h_i y_i/v_i
+    v_i = max(σ_i², (ν·σ_i² + E[ε_i²]) / (ν + 1))
 
 with h_i one for the level and, for every part, how far step i follows it; Λ the deviations of publishers
 that were left out, and σ_i that of layouts of one user, both from cross-validated residuals
 (``data/bands.toml``). A part that no step shows keeps its factor of one and all of its doubt. Parts race, so
 how far a step follows them depends on their factors: steps are priced at what was fitted, and fitted anew.
-Runs that are further off as a whole than publishers' are (another clock, a step counted otherwise) say so of
-their level: its deviation grows by as much. Runs that scatter further around what is fitted to them than
-layouts of one publisher do teach less by as much, and a further step is as unsure as they are.
+
+Layouts of one publisher have tails: those of Student's t of ν degrees of freedom, whose posterior is found by
+expectation and maximisation. A step that is far off alone says more of itself than of a level: of published
+runs, those over three deviations off share nothing with their publisher's others. Runs of which all are
+further off than publishers' are (another clock, a step counted otherwise) say so of their level: from two on,
+its deviation grows by as much as they agree on. Runs that scatter further around what is fitted to them than
+layouts of one publisher do leave a further step as unsure as they are.
 
 Steps that all follow their parts alike, as runs of one layout do, cannot tell parts apart: what they show is
 spread by the prior, no part is named, and its doubt stays.
 
-Legend: ``y`` log ratio, ``h`` shares of parts, ``Λ`` prior, ``σ`` shape deviation, ``C`` doubt that remains.
+Legend: ``y`` log ratio, ``h`` shares of parts, ``Λ`` prior, ``σ`` shape deviation, ``v`` variance of a step
+as far off as it is, ``ν`` degrees of freedom (*tails*), ``C`` doubt that remains.
 """
 
 from __future__ import annotations
@@ -35,7 +41,14 @@ import numpy.typing as npt
 from costmodel.accuracy.training import RunResult
 from costmodel.kernels.level import PARTS, StackLevel
 from costmodel.serving.levels import ServingLevel
-from costmodel.training.bands import Doubts, anchor_prior, interval, shape_deviation, time_deviation
+from costmodel.training.bands import (
+    Doubts,
+    anchor_prior,
+    interval,
+    shape_deviation,
+    shape_tails,
+    time_deviation,
+)
 
 MOST_LEFT_OUT = 1000  # rows; leaving one out of more changes nothing that can be seen
 FURTHEST = math.log(4.0)  # a step this far from the model is another job, not another level
@@ -92,14 +105,11 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     priors = np.array([anchor_prior(step.doubts, by_part=by_part) for step in measured])
     prior = np.sqrt((priors**2).mean(axis=0))
     usual = shares.mean(axis=0)
-    if by_part:
-        expected = math.hypot(float(np.linalg.norm(usual * prior)), float(np.linalg.norm(noise)) / len(noise))
-        prior[0] *= max(1.0, abs(float(ratios.mean())) / (FAR * expected))
-    remaining, logs = _posterior(shares, ratios, noise, prior)
-    scatter = _scatter(shares, ratios, noise, prior)
-    if scatter > 1:
-        remaining, logs = _posterior(shares, ratios, scatter * noise, prior)
-        remaining[0, 0] += (scatter**2 - 1) * float((noise**2).mean())  # further steps scatter as these do
+    prior[0] *= _agreed_growth(shares, ratios, noise, prior)
+    remaining, logs, variances = _posterior(shares, ratios, noise, prior)
+    square = float((noise**2).mean())
+    apart = (_scatter(shares, ratios, noise, prior) ** 2 - 1) * square
+    remaining[0, 0] += max(apart, float(variances.mean()) - square)  # further steps scatter as these do
     means = np.exp(logs)
     return StackLevel(
         stack=stack,
@@ -113,13 +123,48 @@ def stack_level(stack: str, measured: Sequence[MeasuredStep]) -> StackLevel:
     )
 
 
+def _agreed_growth(
+    shares: npt.NDArray[np.float64],
+    ratios: npt.NDArray[np.float64],
+    noise: npt.NDArray[np.float64],
+    prior: npt.NDArray[np.float64],
+) -> float:
+    """How many times further than publishers' all own steps are off; 1 for one, which agrees with none."""
+    if len(ratios) < 2 or ratios.min() < 0 < ratios.max():
+        return 1.0
+    of_level = float(np.linalg.norm(shares.mean(axis=0) * prior))
+    expected = math.hypot(of_level, float(np.linalg.norm(noise)) / len(noise))
+    return max(1.0, float(np.abs(ratios).min()) / (FAR * expected))
+
+
 def _posterior(
     shares: npt.NDArray[np.float64],
     ratios: npt.NDArray[np.float64],
     noise: npt.NDArray[np.float64],
     prior: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Covariance and means of the logarithms of a level and of parts, and the variance of every step.
+
+    Steps follow level and parts by `shares`. Those as near as layouts of one publisher are keep their own
+    variance, and others have that of Student's t, given how far off they are.
+    """
+    tails, variances = shape_tails(), noise**2
+    for _ in range(ROUNDS):
+        remaining, logs = _given(shares, ratios, np.sqrt(variances), prior)
+        squares = (ratios - shares @ logs) ** 2 + np.einsum("ij,jk,ik->i", shares, remaining, shares)
+        former, variances = variances, np.maximum(noise**2, (tails * noise**2 + squares) / (tails + 1))
+        if np.allclose(former, variances, rtol=SETTLED, atol=0.0):
+            break
+    return remaining, logs, variances
+
+
+def _given(
+    shares: npt.NDArray[np.float64],
+    ratios: npt.NDArray[np.float64],
+    noise: npt.NDArray[np.float64],
+    prior: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Covariance and means of the logarithms of a level and of parts; steps follow them by `shares`."""
+    """Covariance and means where every step is normal with this deviation."""
     scaled = shares * prior / noise[:, None]
     inverse = np.linalg.inv(np.eye(len(prior)) + scaled.T @ scaled)
     remaining = prior[:, None] * inverse * prior
@@ -134,10 +179,9 @@ def _scatter(
 ) -> float:
     """How many times further own steps lie from what is fitted to them than steps of publishers do.
 
-    1 where they lie as expected, or nearer. Steps that contradict each other teach little, and the next is as
-    unsure as they are.
+    1 where they lie as expected, or nearer. The next of steps that contradict each other is as unsure.
     """
-    remaining, logs = _posterior(shares, ratios, noise, prior)
+    remaining, logs = _given(shares, ratios, noise, prior)
     left = (ratios - shares @ logs) / noise
     taken = float(np.trace(shares @ remaining @ (shares / noise[:, None] ** 2).T))
     free = len(ratios) - taken
@@ -156,6 +200,8 @@ DIGITS = 6
 """Decimals of a share below which two steps follow a part alike."""
 FAR = 2.0
 """Deviations within which the mean of own runs lies, 19 times of 20, if they are as publishers' are."""
+ROUNDS, SETTLED = 30, 1e-4
+"""Of expectation and maximisation at most, and the change of a variance, of itself, that is none."""
 PASSES = 3
 """Times that own steps are priced at what was fitted to them: exchange that a second layout no longer hides,
 at twice its time, is within a hundredth of where further passes would put it."""

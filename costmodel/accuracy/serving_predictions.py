@@ -15,7 +15,7 @@ import numpy as np
 from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.serving.benchmarks import benchmark_named, polling_steps, prompt_budget
+from costmodel.serving.benchmarks import benchmark_named, polling_steps, prompt_budget, started_server
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack
 from costmodel.serving.memory import kv_capacity_tokens
@@ -189,7 +189,9 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
     Room for every request in flight and for a whole prompt.
     """
     stack = deployment.stack
-    budget = run.token_budget or stack.token_budget
+    started = started_server(benchmark_named(run.benchmark), stack.name, run.engine_version)
+    prompts = started.prompts_per_step * run.input_tokens if started else 0
+    budget = run.token_budget or prompts or stack.token_budget
     budget = budget if stack.chunked else max(budget, run.input_tokens)
     batch = min(batch, run.max_batch or batch)
     context = run.input_tokens + run.output_tokens
@@ -206,7 +208,7 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
         token_budget=budget,
         max_batch=max(batch, deployment.layout.attention_dp),
         kv_capacity_tokens=capacity,
-        mixed=stack.mixed,
+        mixed=stack.mixed or (started is not None and started.mixed),
         chunked=stack.chunked,
         output_reserve=stack.output_reserve,
         spare_blocks=stack.spare_blocks,

@@ -8,7 +8,7 @@ columns say something: neither an id nor the lengths of requests do.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.runs.cells import (
@@ -21,7 +21,7 @@ from costmodel.runs.cells import (
     require_cells,
 )
 from costmodel.runs.model_names import refuse_hybrid
-from costmodel.serving.benchmarks import benchmark_of_client
+from costmodel.serving.benchmarks import benchmark_of_client, benchmark_of_table
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown
@@ -55,7 +55,8 @@ class ServingRun:
 
     A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
     stated, and ten for each in flight. `token_budget` is that of a step of an attention rank and `max_batch`
-    the requests that a replica runs at once, as launched; None where no source says them.
+    the requests that a replica runs at once, as launched, `prompt_graph_tokens` the tokens of the largest
+    captured step with prompts; None where no source says them.
     """
 
     name: str
@@ -78,6 +79,7 @@ class ServingRun:
     token_budget: int | None = None
     max_batch: int | None = None
     memory_fraction: float | None = None
+    prompt_graph_tokens: int | None = None
 
     @property
     def mode(self) -> str:
@@ -116,7 +118,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
-        benchmark=row.get("benchmark", "") or benchmark_of_client(row.get("client", "")),
+        benchmark=row.get("benchmark", "") or _benchmark(row),
         lowest_length_share=_lowest_share(row),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
@@ -130,6 +132,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         token_budget=_budget(row, decode),
         max_batch=_most_running(row, decode),
         memory_fraction=_share(row, "memory_fraction"),
+        prompt_graph_tokens=count(row, "graph_tokens") if row.get("graph_tokens") else None,
     )
 
 
@@ -138,6 +141,16 @@ _RECIPE_BATCH = re.compile(r"(?<![a-z])ctx\d+_gen\d+_[a-z]+\d+_batch(\d{1,5})_")
 (ctx1_gen4_tep8_batch8_eplb0_mtp0_36.yaml has `max_batch_size: 8`)."""
 _IGNORES_BATCH = ("sglang",)
 """Engines of which published runs go beyond the cap that their recipes state."""
+
+
+def _benchmark(row: Row) -> str:
+    """The benchmark of a row's client; of one that its table leaves empty that of the table's own jobs.
+
+    A table without the column says nothing of clients.
+    """
+    if (client := row.get("client")) is None:
+        return ""
+    return benchmark_of_client(client) if client else benchmark_of_table(row.get("source", ""))
 
 
 def _require_trust(row: Row) -> None:
@@ -286,6 +299,8 @@ def deployment_of_run(
     is what the engine makes of the checkpoint.
     """
     stack = at_version(stack or serving_stack(run.engine), run.engine_version)
+    if run.prompt_graph_tokens is not None:
+        stack = replace(stack, prompt_graph_tokens=run.prompt_graph_tokens)
     eight_bit = stack.eight_bit_cache and run.weights in ("fp8", "fp4")
     return Deployment(
         model=checkpoint_model(run.model),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.accuracy.mixture import as_each, of_unknown_engine
 from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
-from costmodel.accuracy.training_runs import TrainingRun, read_runs
+from costmodel.accuracy.training_runs import PROCESS_MEMORY_STACKS, TrainingRun, read_runs
 from costmodel.case import Case
 from costmodel.evidence.keys import Footing, footing
 from costmodel.evidence.table import evidence_for
@@ -36,7 +36,7 @@ from costmodel.training.bands import (
     peak_interval,
     time_deviation,
 )
-from costmodel.training.constants import Constants
+from costmodel.training.constants import Constants, default_constants
 from costmodel.training.score import TrainingScores, evaluate, part_shares
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT
@@ -345,7 +345,8 @@ def _result(
         rests_on, evidence_for(rests_on), untabled_gpu=not tabled, host_share=float(scores.host_share[at])
     )
     seconds, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
-    memory = peak if run.process_memory else float(scores.peak_allocated_bytes[at])
+    allocated = float(scores.peak_allocated_bytes[at])
+    memory = _shown_bytes(run, peak, allocated) if run.process_memory else allocated
     spread = memory_spread(doubts)
     lower_s, upper_s = interval(seconds, time_deviation(doubts))
     if not (math.isfinite(seconds) and seconds > 0):
@@ -369,6 +370,18 @@ def _result(
         out_of_memory_chance=out_of_memory_chance(peak, run.cluster.gpu.memory_bytes, spread),
         out_of_memory=run.out_of_memory,
     )
+
+
+def _shown_bytes(run: TrainingRun, peak: float, allocated: float) -> float:
+    """What ``nvidia-smi`` shows of a process: its runtime, and segments that its allocator keeps for reuse.
+
+    Profiles that were made from such readings have them in their fragmentation. No more than the GPU has is
+    ever shown, since what is kept is given back before an allocation fails.
+    """
+    if run.stack.name in PROCESS_MEMORY_STACKS:
+        return peak
+    runtime = peak - run.stack.memory.fragmentation * allocated
+    return min(run.cluster.gpu.memory_bytes, runtime + default_constants().cached_segments * allocated)
 
 
 GROUP_COLUMNS = (*JOB_COLUMNS, *LAYOUT_COLUMNS, "recompute_modules", "cuda_graph_scope", "dispatcher",

@@ -45,11 +45,12 @@ from costmodel.switches.switch import switches
 from costmodel.updates.adapters import EXAMPLE, parse_adapter
 from costmodel.updates.offload import Offload, parse_offload
 from topology.base.errors import InputError, shown
-from topology.base.units import GBIT, GIB
+from topology.base.units import GB, GBIT, GIB, format_bytes
 from topology.builders import default_cluster
 from topology.catalog import cluster, machine_cluster
 from topology.cluster import Cluster
 from topology.hardware.datasheets import machines, reference_machine, sheet_named
+from topology.hardware.gpu import Gpu
 
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
 
@@ -62,6 +63,8 @@ REQUIRED_TRAINING_COLUMNS = (
     "step_time_s",
 )
 NODE_GPUS = 8
+PEAK_UNITS: Mapping[str, float] = {"GiB": GIB, "GB": GB}
+"""Bytes of the units in which publishers print peaks of memory, both often called GB."""
 PROCESS_MEMORY_STACKS = ("megatron-deepspeed", "megatron-deepspeed-bigscience")  # logs print nvidia-smi
 _PRECISIONS: Mapping[str, TrainingPrecision] = {
     word: name for name, record in TRAINING.items() for word in record.run_names
@@ -202,10 +205,28 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         recipe=recipe,
         not_priced=not_priced(recipe),
         step_time_s=number_cell(row, "step_time_s") if measured else None,
-        peak_memory_bytes=number_cell(row, "peak_memory_gib") * GIB if memory else None,
+        peak_memory_bytes=_peak_bytes(row, cluster.gpu) if memory else None,
         process_memory=stack.name in PROCESS_MEMORY_STACKS or stated(note, "memory of processes") is True,
         out_of_memory=out_of_memory,
     )
+
+
+def _peak_bytes(row: Row, gpu: Gpu) -> float:
+    """The measured peak, bytes; a row may say that its ``peak_memory_gib`` are decimal gigabytes.
+
+    Raises:
+        UnsupportedRunError: For a unit that is neither, and for more than the GPU has.
+    """
+    unit = row.get("peak_memory_unit", "") or "GiB"
+    if unit not in PEAK_UNITS:
+        raise UnsupportedRunError(f"peak_memory_unit = {shown(unit)} is none of {', '.join(PEAK_UNITS)}")
+    peak = number_cell(row, "peak_memory_gib") * PEAK_UNITS[unit]
+    if peak > gpu.memory_bytes:
+        raise UnsupportedRunError(
+            f"peak_memory_gib = {row['peak_memory_gib']} in {unit}, yet a GPU has "
+            f"{format_bytes(gpu.memory_bytes)}: is it GB, or the sum of several?"
+        )
+    return peak
 
 
 def _leanest(row: Row, layout: ParallelLayout, stack: SoftwareStack) -> ParallelLayout:
@@ -289,11 +310,17 @@ def _switched(stack: SoftwareStack, row: Row, recipe: RunRecipe) -> SoftwareStac
         timing = replace(timing, launch_blocking=True)
     narrow = bool(stated(note, "FP8 activations"))
     memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
+    if row.get("bucket_bytes"):
+        memory = replace(memory, bucket_bytes=number_cell(row, "bucket_bytes"))
+    if row.get("logits_dtype", "") == "model":
+        memory = replace(memory, loss_bytes_per_logit=min(UNCAST_LOGIT_BYTES, memory.loss_bytes_per_logit))
     if stated(note, "FP32 gradients"):
         memory = replace(memory, bf16_sum_bytes=FLOAT_BYTES)
     return replace(stack, timing=timing, memory=memory)
 
 
+UNCAST_LOGIT_BYTES = 8.0
+"""Of a loss over logits in sixteen bits: they, their log-softmax and the gradients of both."""
 _NOTED: Mapping[str, tuple[str, str]] = {
     "async tensor parallelism": ("tp_overlap", "on"),
     # DeepEP drops none; HybridEP can, and is stated where it is used (Megatron-LM pull request 2176)

@@ -14,7 +14,6 @@ import numpy as np
 
 from costmodel.campaign.closed_form import MOST_PER_SEGMENT, at_full_strength, expected
 from costmodel.campaign.course import Course
-from topology.base.errors import InputError
 
 _TRIES = 10
 _ROUNDS = 4
@@ -32,32 +31,6 @@ def young_daly_s(checkpoint_s: float, between_failures_s: float) -> float:
     1000.0
     """
     return math.sqrt(2 * checkpoint_s * between_failures_s)
-
-
-def ettr(*, nodes: float, per_node_s: float, restart_s: float, every_s: float, pause_s: float) -> float:
-    """Expected share of useful time to first order, as published for Meta's clusters.
-
-    (1 − N·r·(u₀ + Δt/2)) / (1 + w/Δt), for N·r·(u₀ + Δt/2) ≪ 1 (Kokolis et al., arXiv 2410.21680, HPCA'25).
-    The closed form here keeps what this leaves out: failures of a recovery, and several in one interval.
-
-    Args:
-        nodes: N.
-        per_node_s: r, failures of a node in a second.
-        restart_s: u₀, until steps go on.
-        every_s: Δt, seconds of work between checkpoints.
-        pause_s: w, seconds that a checkpoint stops the steps.
-
-    Raises:
-        InputError: a failure costs as much as the time to the next, and the formula would be negative.
-    """
-    lost = nodes * per_node_s * (restart_s + every_s / 2)
-    if lost >= 1:
-        raise InputError(
-            what="the first-order share of useful time does not hold here",
-            cause=f"N·r·(u₀ + Δt/2) = {lost:.2f}, which must be far below 1",
-            fix=f"use fewer than {nodes / lost:,.3g} nodes, or ask the simulation",
-        )
-    return (1 - lost) / (1 + pause_s / every_s)
 
 
 def with_best_interval(course: Course, least_s: float) -> Course:

@@ -48,7 +48,7 @@ class LayerShare:
 def layer_share(
     ops: Sequence[Op],
     shard: ShardShape,
-    hidden_size: int,
+    hidden_size: float,
     *,
     updated: Optimizer | None = None,
     matrices: bool = True,
@@ -59,7 +59,7 @@ def layer_share(
     Args:
         ops: Its operations.
         shard: How it is cut.
-        hidden_size: H.
+        hidden_size: H; 2·H where hidden states are in fp32.
         updated: An optimizer that keeps more of some parameters than of others.
         matrices: Whether its matrices are updated as matrices.
         frees: Whether its backward frees what its operations kept one by one.
@@ -82,7 +82,7 @@ def layer_share(
     )
 
 
-def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: int) -> Quantity:
+def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: float) -> Quantity:
     """Activations that stay between forward and backward of one microbatch of one layer, bytes.
 
     Without fused attention, GQA or gating this is Korthikanti et al. 2022, equations 1–4 and table 2:
@@ -111,22 +111,22 @@ def working_bytes(ops: Sequence[Op], *, frees: bool = False) -> Quantity:
 
     A linear needs its whole input and the gradients of input and output; unfused attention needs the
     gradients of the scores before and after softmax; attention of a split sequence the buffers of its
-    exchange.
+    exchange; an unfused gate the gradients of its product and of both factors.
 
     Args:
         ops: Operations of a layer.
         frees: Whether what operations after it had kept is free by then.
     """
     largest: Quantity = 0.0
-    freed: Quantity = 0.0
+    gone: Quantity = 0.0
     for op in reversed(ops):
         size = op.working_bytes
         if op.kind in LINEAR:
             size = np.maximum(size, HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k))
         if op.kind is OpKind.ATTENTION and not op.fused:
             size = np.maximum(size, 2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens)
-        largest = np.maximum(largest, size - freed)
-        freed = freed + frees * op.saved_bytes
+        largest = np.maximum(largest, np.maximum(size - frees * gone, op.gradient_bytes - gone))
+        gone = gone + op.saved_bytes
     return largest
 
 

@@ -118,6 +118,7 @@ def memory_pieces(
     context = _Context(work, table, known.of_layout, each, _pairs(work, table))
 
     record = optimizer(job.optimizer)
+    hidden = FLOAT_BYTES / HALF_BYTES if job.adapter and job.adapter.is_wide else 1
     updated, blocks = None if record.is_plain else record, len(known.parts) - 2
 
     def share(at: int, ops: Sequence[Op]) -> LayerShare:
@@ -126,7 +127,7 @@ def memory_pieces(
         return layer_share(
             ops,
             tower_shard(seen, job, known.shard) if seen else known.shard,
-            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width,
+            (seen.hidden_size if job.trains_tower else 0) if seen else model.residual_width * hidden,
             updated=updated,
             matrices=at < blocks,
             frees=stack.memory.frees_in_backward,
@@ -153,7 +154,7 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=relief,
-        buffer_bytes=(job.bucket_bytes or stack.memory.bucket_bytes) * (table.replicas > 1),
+        buffer_bytes=stack.memory.bucket_bytes or (job.bucket_bytes or 0.0) * (table.replicas > 1),
         runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
         fragmentation=stack.memory.fragmentation,
     )
@@ -186,16 +187,25 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     beside = value + at.paired * share.saved_bytes[policy, at.index]
     frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.work.stack)
-    state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
+    state = with_uneven(state_bytes(at.each, parameters, experts), at.table, _uneven(at, share))
+    wide = at.work.job.adapter is not None and at.work.job.adapter.is_wide
+    same = (
+        1 if wide or not at.work.stack.memory.keeps_wide_norms else 0
+    )  # its input, or a norm's copy in fp32
     return LayerMemory(
         state=with_frozen(state, at.table, at.work.stack, frozen, frozen_experts, away=at.parameters_away),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index] * _inputs_held(at),
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.work.stack) + beside,
-        recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
-            at.index
-        ],
+        recompute_working_bytes=(
+            share.saved_bytes[none] - (same - IN_TRANSIT * away) * share.saved_bytes[full]
+        )[at.index],
     )
+
+
+def _uneven(at: _Context, share: LayerShare) -> Quantity:
+    """What an optimizer keeps of some parameters alone; paged moments lie beside what the allocator has."""
+    return share.uneven_bytes[at.index] * (not at.work.stack.memory.pages_moments)
 
 
 def _inputs_held(at: _Context) -> Quantity:
@@ -266,7 +276,7 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
         )
     elif not at.work.stack.memory.reduces_by_unit:
         unit = unit_bytes(parameters, table, at.work.stack) + frozen_unit_bytes(frozen, table, at.work.stack)
-    trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
+    trained = with_uneven(state_bytes(at.each, parameters), table, _uneven(at, share))
     state = with_frozen(trained, table, at.work.stack, frozen, away=at.parameters_away)
     return EndMemory(state=state, activation_bytes=masks + unit)
 
@@ -288,7 +298,7 @@ def _head_memory(
     logits, kept, loss = _logits(at)
     if model.module:
         loss = loss + share.saved_bytes[0][at.index]
-    trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
+    trained = with_uneven(state_bytes(at.each, parameters), table, _uneven(at, share))
     held = _waiting(at) * kept
     if at.work.stack.memory.reduces_by_unit:
         peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.work.stack, working)

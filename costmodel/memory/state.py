@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from costmodel.case import Workload
 from costmodel.layout import LayoutTable
+from costmodel.models.parameters import layer_parameters, parameter_count
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.stack import SoftwareStack
 from costmodel.updates.optimizers import MASTER_BYTES, Optimizer, optimizer
 from topology.base.arrays import Quantity
@@ -46,8 +48,9 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
 
     ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
-    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. N is
-    the shard degree for dense parameters, and its share of the expert replicas for experts.
+    separate w at ZeRO-3, and where these are the narrow weights themselves, no second ones below ZeRO-2. Of a
+    parameter whose master waits in host memory w is left, and g unless it goes there too. N is the shard
+    degree for dense parameters, and its share of the expert replicas for experts.
 
     Args:
         table: The layouts; zero_stage, shard_degree and expert replicas are read.
@@ -62,24 +65,33 @@ def bytes_per_parameter(work: Workload, table: LayoutTable) -> BytesPerParameter
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
     gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
     updated = optimizer(job.optimizer)
-    resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
     offload = job.offload
+    away = offload.updated if offload else 0.0
+    resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master) * (1 - away)
+    gradient_bytes *= 1 - away * stack.memory.offloads_gradients
+    gradient_bytes *= largest_unit_share(work.model) if stack.memory.updates_in_backward else 1.0
     kept = kept_bytes(updated, stack) - np.where(stages[1], 0.0, _weights_among(updated, stack))
-    optimizer_bytes = kept * (1 - offload.updated if offload else 1)
+    optimizer_bytes = kept * (1 - away)
     optimizer_bytes += job.compression.kept_bytes(stack.memory.gradient_bytes) if job.compression else 0.0
     optimizer_bytes += job.apart.kept_bytes if job.apart else 0.0
     on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
+    second = stages[2] * _second_share(stack) * stack.memory.parameter_gather_bytes
 
     def after(ranks: npt.NDArray[Any]) -> State:
         """Bytes per parameter when sharded state is divided over so many ranks."""
         share = 1 / ranks
         return State(
-            weights_bytes=on_gpu * weight_bytes * resident * np.where(stages[2], share, 1.0),
+            weights_bytes=on_gpu * weight_bytes * resident * np.where(stages[2], share, 1.0) + second,
             gradients_bytes=on_gpu * gradient_bytes * np.where(stages[1], share, 1.0),
             optimizer_bytes=optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
     return BytesPerParameter(dense=after(dense_ranks), expert=after(table.expert_shard_degree))
+
+
+def _second_share(stack: SoftwareStack) -> float:
+    """Share of the weights that a rank has in a second copy of them."""
+    return 1 / stack.memory.second_shard if stack.memory.second_shard else 0.0
 
 
 def kept_bytes(updated: Optimizer, stack: SoftwareStack) -> float:
@@ -89,9 +101,16 @@ def kept_bytes(updated: Optimizer, stack: SoftwareStack) -> float:
     """
     memory = stack.memory
     if updated.state_bytes is None:
-        return memory.optimizer_bytes
+        return memory.optimizer_bytes - memory.moment_bytes * memory.pages_moments
     beside = memory.optimizer_bytes - memory.moment_bytes
-    return updated.state_bytes + beside - (0 if updated.has_master else min(MASTER_BYTES, beside))
+    moments = 0.0 if memory.pages_moments else updated.state_bytes
+    return moments + beside - (0 if updated.has_master else min(MASTER_BYTES, beside))
+
+
+def largest_unit_share(model: ModelSpec) -> float:
+    """Share of the parameters in the largest of layers, embedding and head: whose gradients exist at once."""
+    layers = [layer_parameters(model, run.kind) for run in layer_runs(model)]
+    return max(*layers, model.vocab_size * model.hidden_size) / parameter_count(model)
 
 
 def _weights_among(updated: Optimizer, stack: SoftwareStack) -> float:
@@ -159,8 +178,9 @@ def with_frozen(
     gathers = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
     kept = np.maximum(1 - whole, float(gathers)) * (whole if away else 1)
     alone = np.less(table.zero_stage, 1)
-    dense = frozen_bytes * (whole + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
-    expert = frozen_expert_bytes * (whole + kept / np.where(alone, 1, table.expert_shard_degree))
+    held = whole + (1 - whole) * _second_share(stack)
+    dense = frozen_bytes * (held + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
+    expert = frozen_expert_bytes * (held + kept / np.where(alone, 1, table.expert_shard_degree))
     return replace(state, weights_bytes=state.weights_bytes + dense + expert)
 
 

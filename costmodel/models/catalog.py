@@ -20,6 +20,7 @@ from costmodel.models.names import (
     stated_versions,
     weight_format,
 )
+from costmodel.models.positions import positions_of, siblings_alike
 from costmodel.models.sizes import WeightFormat
 from costmodel.models.spec import ModelSpec
 from costmodel.models.stored import known_checkpoint
@@ -279,6 +280,8 @@ def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
     if known := known_checkpoint(name):
         heads = known.num_key_value_heads or spec.num_key_value_heads
         spec = replace(spec, stored=known.stored, num_key_value_heads=heads)
+    if positions := positions_of(name):
+        spec = replace(spec, max_sequence_length=positions)
     return replace(spec, weight_format=stated) if stated else spec
 
 
@@ -337,6 +340,23 @@ def hub_checkpoint(model: ModelSpec) -> str:
             return str(entry["checkpoint"])
     stated = re.fullmatch(rf"{_HUB}([\w.-]+/[\w.-]+)(?: \(.*\))?", model.source)
     return stated[1] if stated else ""
+
+
+def knows_positions(name: str, model: ModelSpec) -> bool:
+    """Whether the positions of a checkpoint are known, and not those of another with the same shape.
+
+    They are of a name that is listed with them, of the checkpoint whose configuration was read, and of
+    others of a maker who gives all of a shape the same.
+
+    >>> base = listed_model("qwen2.5-7b")
+    >>> [knows_positions(f"Qwen/Qwen2.5-7B{end}", base) for end in ("", "-Instruct-FP8", "-Chat")]
+    [True, True, False]
+    """
+    if model.name not in _texts("models") or model.name in siblings_alike() or positions_of(name):
+        return True
+    names = (normalize(bare(hub_checkpoint(_entry(model.name)))), normalize(model.name))
+    kept = (each.text for each in spellings(name) if not (each.untuned or each.undated))
+    return any(normalize(text) in names for text in kept)
 
 
 def traced_as(name: str) -> str:

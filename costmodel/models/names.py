@@ -50,10 +50,11 @@ _SPLIT = re.compile(r"[-_ ,]+|\.(?=[wW]\d)")
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """A name without some of its words; `undated` where a date or a release was among them."""
+    """A name without some of its words; `undated` where one was a date or a release, `untuned` of tuning."""
 
     text: str
     undated: bool = False
+    untuned: bool = False
 
 
 def bare(name: str) -> str:
@@ -88,12 +89,13 @@ def spellings(name: str) -> Iterator[Spelling]:
         if kept and kept != words:
             words = kept
             yield Spelling("-".join(words))
-    undated = False
+    undated = untuned = False
     for dropped in (_names_tuning, _names_release):
         while len(words) > 1 and (droppable := [at for at in range(len(words)) if dropped(words, at)]):
             undated = undated or dropped is _names_release
+            untuned = untuned or dropped is _names_tuning
             words = [word for at, word in enumerate(words) if at != droppable[-1]]
-            yield Spelling("-".join(words), undated)
+            yield Spelling("-".join(words), undated, untuned)
 
 
 def _names_tuning(words: list[str], at: int) -> bool:

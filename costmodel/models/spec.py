@@ -23,7 +23,7 @@ from costmodel.models.feed_forward import (
 )
 from costmodel.models.mechanism import Cut, Mechanism
 from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
-from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
+from costmodel.models.recurrence import Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.sizes import LARGEST_SIZE, WeightFormat, check_sizes
@@ -427,11 +427,3 @@ def recurrence_of(model: ModelSpec) -> Recurrence:
     if model.recurrence is None:
         raise ValueError(f"{model.name} has no recurrence")
     return model.recurrence
-
-
-def recurrent_state_bytes(model: ModelSpec) -> float:
-    """What one sequence keeps while it is served besides keys and values: states in fp32, inputs in bf16."""
-    if (r := model.recurrence) is None:
-        return 0.0
-    layers = sum(run.count for run in layer_runs(model) if run.kind.attention == "recurrence")
-    return layers * (FLOAT_BYTES * r.state_numbers + HALF_BYTES * r.convolution_numbers)

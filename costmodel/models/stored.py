@@ -28,6 +28,7 @@ class StoredParts:
         experts: Routed experts.
         edge_layers: First layers, and as many last ones, that are not quantised at all.
         weight_bytes: Of a quantised weight with its scales; 0 is usual of the format.
+        group: Weights along the inputs that share a scale (AWQ, GPTQ); 0 where none are stated.
         block: Side of the blocks of weights that share a scale; 0 where its scales are not of blocks.
     """
 
@@ -38,6 +39,7 @@ class StoredParts:
     edge_layers: int = 0
     weight_bytes: float = 0.0
     block: int = 0
+    group: int = 0
 
     def format_of(self, part: PartName) -> PartFormat:
         """The format of a part."""

@@ -16,7 +16,17 @@ from dataclasses import replace
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
-from costmodel.ops.op import HALF_BYTES, LINEAR, Cover, Op, OpKind, elementwise, gemm, grouped_gemm
+from costmodel.ops.op import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    LINEAR,
+    Cover,
+    Op,
+    OpKind,
+    elementwise,
+    gemm,
+    grouped_gemm,
+)
 from costmodel.ops.passes import AUTOCAST_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.updates.adapters import Adapter, AdapterTarget
@@ -56,10 +66,12 @@ def adapted(
 def frozen_weight_bytes(op: Op, job: TrainingJob, block: AdapterTarget | None, stack: SoftwareStack) -> float:
     """Bytes of a frozen weight: quantised, or as the engine keeps it; none has a master copy.
 
-    The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`).
+    The head is a matrix of no block and stays as it is (bitsandbytes' `skip_modules`), or is widened.
     """
     quantised = None if job.adapter is None or block is None else job.adapter.quantised_bytes
-    return quantised if op.kind in LINEAR and quantised is not None else stack.memory.frozen_weight_bytes
+    if op.kind in LINEAR and quantised is not None:
+        return quantised
+    return FLOAT_BYTES if job.adapter and job.adapter.is_wide else stack.memory.frozen_weight_bytes
 
 
 def _frozen(
@@ -111,7 +123,8 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
     The sum with the frozen product moves 3·m·n forward, that of the two input gradients 3·m·k backward; where
     passes are not fused each of j adapters adds its own, and scaling moves 2·m·n each way. Dropout moves
     its input twice and a mask of a byte, forward and backward: 10·m·k bytes in all; the mask is kept, and in
-    the place of the input what is left of it, by each of j adapters where passes are not fused.
+    the place of the input what is left of it, by each of j adapters where passes are not fused. An input
+    that another operation needs for its own gradient (attention its output) is kept beside it.
     """
     r, j = adapter.rank, op.joins
     if op.kind is OpKind.GROUPED_GEMM:
@@ -127,7 +140,8 @@ def _adapter(op: Op, adapter: Adapter, stack: SoftwareStack) -> tuple[Op, ...]:
     fused = stack.timing.fused_elementwise
     if adapter.dropout:
         dropped = 1 if fused else j
-        kept = kept + rows * op.k * (dropped + HALF_BYTES * (dropped - 1))
+        left = dropped - (0 if op.input_is_shared else 1)
+        kept = kept + rows * op.k * (dropped + HALF_BYTES * left)
     up = replace(up, saved_bytes=kept, saved_bytes_selective=kept)
     moved = 3 * rows * (op.n + op.k * (1 if fused else j)) + (0 if fused else 4 * rows * op.n)
     moved = moved + (5 * rows * op.k if adapter.dropout else 0)

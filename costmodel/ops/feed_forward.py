@@ -103,7 +103,7 @@ def expert_ops(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
-    weighed = sent * stack.memory.keeps_expert_outputs
+    weighed = sent * (2 * stack.memory.weighs_experts_wide or stack.memory.keeps_expert_outputs)
     whole = _block_bytes(model, shard) * stack.timing.gathers_tokens
     to_experts, back = (
         (
@@ -281,7 +281,7 @@ def _experts(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
     experts = model.num_experts / shard.ep
     m = busiest(work.job.expert_load, shard.ep) * routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(work.job), model.mlp_bias
-    activation = _activation(work, "expert_activation", m * experts * F)
+    activation = _activation(work, "expert_activation", m * experts, F)
     down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)
     if "moe_act" in work.stack.timing.recomputed_modules:
         activation, down = repeat(activation), drop_input(down)
@@ -327,41 +327,44 @@ def _matrices(
         bias=gates * F * bias,
         saved_elements=shard.sharded_tokens * H * keeps_input,
     )
-    return (
-        replace(up, joins=gates),
-        _activation(work, f"{name}_activation", T * F),
-        gemm(
-            f"{name}_down",
-            m=T,
-            n=H,
-            k=F,
-            dtype=dtype,
-            bias=H * bias,
-            saved_elements=T * F,
-            output_elements=reduced_elements(
-                shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums
-            ),
-        ),
+    activation = _activation(work, f"{name}_activation", T, F)
+    down = gemm(
+        f"{name}_down",
+        m=T,
+        n=H,
+        k=F,
+        dtype=dtype,
+        bias=H * bias,
+        saved_elements=T * F,
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=work.stack.memory.keeps_partial_sums),
     )
+    modules = work.stack.timing.recomputed_modules
+    if "mlp_act" in modules:
+        activation, down = repeat(activation), drop_input(down)
+    if "norm_outputs" in modules:
+        up = drop_input(up)
+    return replace(up, joins=gates), activation, down
 
 
-def _activation(work: Workload, name: str, elements: Quantity) -> Op:
+def _activation(work: Workload, name: str, rows: Quantity, width: Quantity) -> Op:
     """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
-    product pass of 2.
+    product pass of 2. Where autograd multiplies a gate with its rows, the gradients of the product and of
+    both factors exist at once, beside that of the layer's output.
     """
-    stack = work.stack
+    stack, elements, H = work.stack, rows * width, work.model.hidden_size
     gates = 1 + work.model.gated_mlp
     extra = 0 if stack.timing.fused_elementwise else 1
     activated = extra * stack.memory.keeps_activated_gate * work.model.gated_mlp
-    width = 1 if stack.memory.keeps_narrow_gates and work.job.is_low_precision else HALF_BYTES
-    return elementwise(
+    kept_bytes = 1 if stack.memory.keeps_narrow_gates and work.job.is_low_precision else HALF_BYTES
+    op = elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),
-        saved_bytes=width * elements * (gates + activated),
+        saved_bytes=kept_bytes * elements * (gates + activated),
         count=1 + extra,
     )
+    return replace(op, gradient_bytes=HALF_BYTES * (elements * (1 + gates) + rows * H)) if activated else op
 
 
 FEED_FORWARDS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {

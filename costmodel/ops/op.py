@@ -98,7 +98,8 @@ class Op:
     policies ``selective`` (modules of a layer recomputed, whose operations are `repeated`; those of a whole
     block are `relaunched`, from its input alone) and
     ``selective-op`` (matmul outputs kept, the rest recomputed); `working_bytes` are temporaries of the
-    backward that the sizes do not tell, beside those that `costmodel.memory.activations` derives. A
+    backward that the sizes do not tell, beside those that `costmodel.memory.activations` derives, and
+    `gradient_bytes` gradients that it has at once when what later operations kept is gone. A
     collective has its `collective`, `axis` and `collective_bytes` in the convention of
     `costmodel.kernels.collectives.collective_time`; `phase` says when
     it runs, and `cover` what it may hide under. A product `joins` so many matrices side by side. Where
@@ -135,6 +136,7 @@ class Op:
     repeated: bool = False
     relaunched: bool = False
     working_bytes: Quantity = 0
+    gradient_bytes: Quantity = 0
     collective: Collective | None = None
     axis: AxisName | None = None
     collective_bytes: Quantity = 0

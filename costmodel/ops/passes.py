@@ -115,8 +115,11 @@ def score_bytes(stack: SoftwareStack) -> float:
 
 
 def kept_score_bytes(stack: SoftwareStack) -> float:
-    """Bytes per score of unfused attention that its backward needs, without dropout."""
-    return KEPT_AUTOCAST_SCORE_BYTES if autocasts_apart(stack) else stack.memory.kept_score_bytes
+    """Bytes per score of unfused attention that its backward needs, without dropout.
+
+    A compiler fuses the passes between them and keeps a softmax in fp32 beside its cast all the same.
+    """
+    return KEPT_AUTOCAST_SCORE_BYTES if stack.timing.autocast else stack.memory.kept_score_bytes
 
 
 def autocasts(op: Op, stack: SoftwareStack, *, wide_input: bool) -> tuple[Op, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from costmodel.job import LARGEST_BUCKET
 from costmodel.models.sizes import LARGEST_SIZE, MOST_LAYERS
 from topology.base.errors import InputError, shown
 from topology.spec_rules import MAX_GPUS, MOST_NODE_GPUS
@@ -28,6 +29,7 @@ LARGEST: Mapping[str, int] = {
     "pp": MOST_LAYERS,
     "prefill_pp": MOST_LAYERS,
     "decode_pp": MOST_LAYERS,
+    "bucket_bytes": int(LARGEST_BUCKET),
     "concurrency": MOST_IN_FLIGHT,
     "prefill_batch": MOST_IN_FLIGHT,
     "decode_batch": MOST_IN_FLIGHT,

@@ -46,12 +46,13 @@ def modules_of_recipe(row: Row) -> int:
 
 
 def _fitting(row: Row) -> tuple[Any, ...]:
-    """Recipes whose engine, model and cells are the row's."""
+    """Recipes whose engine, model, cells and words of the note are the row's."""
     framework, named = row.get("framework", ""), row.get("model", "")
     return tuple(
         entry
         for entry in _of(framework, named)
         if all(_plain(row.get(column, "")) == cell for column, cell in entry.get("where", {}).items())
+        and entry.get("noted", "") in row.get("note", "")
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from costmodel.serving.engine import is_before
+
 _FILE = Path(__file__).parents[1] / "data" / "serving_benchmarks.toml"
 
 
@@ -33,6 +35,22 @@ class PromptPool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartedServer:
+    """How a benchmark starts servers of an engine, from version `since` on.
+
+    `prompts_per_step` are the prompts that the token budget holds; 0 where it leaves that to the engine.
+    `mixed` says whether it lets prompts and decodes share steps, where the engine does not by itself.
+    """
+
+    engine: str
+    source: str
+    as_of: str
+    since: str = ""
+    prompts_per_step: int = 0
+    mixed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingBenchmark:
     """A benchmark's client and recipes.
 
@@ -41,16 +59,20 @@ class ServingBenchmark:
         source: Where it says so.
         as_of: When that was read.
         clients: What tables call its client.
+        tables: First word of the `source` of tables whose rows without a client are its own.
         polling: Engines that it makes look for requests less often than every step.
         prompt_pools: What it gives servers that compute prompts alone.
+        servers: How it starts servers whose rows state no flags.
     """
 
     lowest_share: float
     source: str
     as_of: str
     clients: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     polling: tuple[Polling, ...] = ()
     prompt_pools: tuple[PromptPool, ...] = ()
+    servers: tuple[StartedServer, ...] = ()
 
 
 @functools.cache
@@ -58,7 +80,7 @@ def serving_benchmarks() -> Mapping[str, ServingBenchmark]:
     """The known benchmarks by name.
 
     >>> list(serving_benchmarks())
-    ['aiperf', 'inferencemax']
+    ['aiconfigurator', 'aiperf', 'inferencemax']
     """
     from topology.base.decode import read_toml, structure
 
@@ -88,6 +110,34 @@ def benchmark_of_client(client: str) -> str:
     """
     named = (name for name, benchmark in serving_benchmarks().items() if client in benchmark.clients)
     return next(named, "")
+
+
+def benchmark_of_table(source: str) -> str:
+    """The benchmark whose own rows a table has where these name no client; "" for any other table.
+
+    >>> benchmark_of_table("aiconfigurator-core 0.12.0 silicon_sample.csv"), benchmark_of_table("a blog")
+    ('aiconfigurator', '')
+    """
+    named = (
+        name
+        for name, benchmark in serving_benchmarks().items()
+        if source.lower().startswith(benchmark.tables or ("\0",))
+    )
+    return next(named, "")
+
+
+def started_server(benchmark: ServingBenchmark | None, engine: str, version: str) -> StartedServer | None:
+    """How a benchmark starts this version of an engine; None where it does not say.
+
+    >>> known = serving_benchmarks()["aiconfigurator"]
+    >>> [started_server(known, "sglang", version) is None for version in ("0.5.1.post1", "0.5.6.post2", "")]
+    [True, False, False]
+    >>> started_server(known, "vllm", "0.12.0").prompts_per_step, started_server(None, "vllm", "")
+    (1, None)
+    """
+    servers = benchmark.servers if benchmark else ()
+    alike = (each for each in servers if each.engine == engine and not is_before(version, each.since))
+    return next(alike, None)
 
 
 def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:

@@ -100,7 +100,11 @@ class ServingStack:
         hides_requests: That work happens while a step runs, so only what exceeds the step is added.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
-        eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
+        launch_s: Host time to launch one operation without a graph; steps with prompts are at least as long
+            as those of all layers.
+        prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
+            0 for none.
+        prompt_graphs_since: First version with them by default.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
@@ -150,7 +154,9 @@ class ServingStack:
     host_s_per_request: float
     hides_requests: bool
     kernel_s: float
-    eager_layer_s: float
+    launch_s: float
+    prompt_graph_tokens: int = 0
+    prompt_graphs_since: str = ""
     all_reduce_s: float
     attention_s: float
     attention_share: float
@@ -252,17 +258,19 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     >>> [at_version(stack, version).memory_fraction for version in ("0.29.1", "0.30.0", "")]
     [0.9, 0.92, 0.92]
     """
-    if _is_before(version, stack.memory_fraction_since):
+    if is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
-    if _is_before(version, stack.fp4_tiles_since):
+    if is_before(version, stack.prompt_graphs_since):
+        stack = replace(stack, prompt_graph_tokens=0)
+    if is_before(version, stack.fp4_tiles_since):
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
-    if _is_before(version, stack.latent_cache_since):
+    if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
-    if _is_before(version, stack.batches_in_flight_since):
+    if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
-    if _is_before(version, stack.earlier_defaults_before):
+    if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
-    return without_overlap(stack) if _is_before(version, stack.hides_scheduling_since) else stack
+    return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack
 
 
 def without_overlap(stack: ServingStack) -> ServingStack:
@@ -277,17 +285,21 @@ def without_overlap(stack: ServingStack) -> ServingStack:
     return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False, prefill_lagged=False)
 
 
-def _is_before(version: str, since: str) -> bool:
-    """Whether a version is known, and older than another."""
+def is_before(version: str, since: str) -> bool:
+    """Whether a version is known, and older than another.
+
+    >>> is_before("0.5.1.post1", "0.5.6"), is_before("0.5.6.post2", "0.5.6"), is_before("", "0.5.6")
+    (True, False, False)
+    """
     numbers = _numbers(version)
     return bool(numbers and since) and numbers < _numbers(since)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Leading numbers of a version, such as (0, 12) of 0.12.0rc1.
+    """Leading numbers of a version, such as (0, 12, 0) of 0.12.0rc1.
 
-    >>> _numbers("0.12.0rc1"), _numbers("gpt-oss-dev")
-    ((0, 12), ())
+    >>> _numbers("0.12.0rc1"), _numbers("0.14"), _numbers("gpt-oss-dev")
+    ((0, 12, 0), (0, 14), ())
     """
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else ()
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    return tuple(int(number) for number in match.groups() if number) if match else ()

@@ -60,7 +60,7 @@ def at_levels(stack: ServingStack, *, host: float, kernel: float) -> ServingStac
         host_s=stack.host_s * host,
         scheduling_s=stack.scheduling_s * host,
         host_s_per_request=stack.host_s_per_request * host,
-        eager_layer_s=stack.eager_layer_s * host,
+        launch_s=stack.launch_s * host,
         request_s=stack.request_s * host,
         response_s=stack.response_s * host,
     )

@@ -23,12 +23,16 @@ from costmodel.serving.experts import routed_experts
 from costmodel.serving.mixers import decode_core_s, mixer_products, prefill_core_s, streams_s
 from topology.base.arrays import Floats
 from topology.base.units import MIB
+from topology.hardware.gpu import Gpu
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
 CUSTOM_ALL_REDUCE_PCIE_GPUS = 2
 # formats in which both factors of a product are; others are weight-only
 QUANTISED_ACTIVATIONS = ("fp8", "fp4")
+DENSE_PRODUCTS = 2  # gate and up together, and down
+ROUTED_OPERATIONS = 4  # router, choice of experts, their fused kernels, their sum
+STREAM_EVENTS = 4  # a record and a wait to part two streams, and to join them
 
 
 def linear_s(
@@ -37,12 +41,13 @@ def linear_s(
     """Seconds of all layers of the slowest stage without attention, at `tokens` per rank.
 
     Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small
-    kernels. Steps outside a captured graph are at least as long as their launches (layers · eager_layer_s).
+    kernels. Steps outside a captured graph are at least as long as their launches: operations of all layers
+    times `launch_s`, beyond the tokens up to which the engine captures steps with prompts.
     Without `shared`, what the attention ranks do together is left out: routed experts and the way to them.
     """
     m = np.asarray(tokens, dtype=np.float64)
     stack, share = deployment.stack, 1 / deployment.layout.pp
-    total, layers = np.zeros_like(m), 0.0
+    total, launches = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
         layer_s = projections_s(cal, deployment, run.kind, m) + block
@@ -50,9 +55,10 @@ def linear_s(
         layer_s = layer_s + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
         layer_s = layer_s + streams_s(deployment, m)
         total = total + layer_s * run.count * share
-        layers += run.count * share
+        launches += operations(deployment, run.kind) * run.count * share
     total = total * stack.kernel_level
-    return total if captured else np.maximum(total, layers * stack.eager_layer_s)
+    launched_s = launches * stack.launch_s * (m > stack.prompt_graph_tokens)
+    return total if captured else np.maximum(total, launched_s)
 
 
 def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
@@ -220,8 +226,37 @@ def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
     mixing = model.attention.more_kernels if kind.attention not in ("recurrence", "none") else 0
     kinds = mixing + model.feed_forward(kind.mlp).more_kernels
     dtype = dtype_of(deployment, "attention")
-    quantised = dtype in QUANTISED_ACTIVATIONS and dtype in deployment.hierarchy.gpu.peak_flop_per_s
-    return 4 + quantised + 2 * model.qk_norm + kinds
+    return 4 + _is_quantised(dtype, deployment.hierarchy.gpu) + 2 * model.qk_norm + kinds
+
+
+def _is_quantised(dtype: str, gpu: Gpu) -> bool:
+    """Whether products of this format have quantised inputs on a GPU."""
+    return dtype in QUANTISED_ACTIVATIONS and dtype in gpu.peak_flop_per_s
+
+
+def operations(deployment: Deployment, kind: LayerKind) -> int:
+    """Operations of one layer that a host launches, each by itself, where no graph holds them.
+
+    Two norms with the reductions before them; attention with rotary and cache write, and what its kind has
+    besides; products, with one more each where their inputs are quantised; the activation; of routed experts
+    the router, their choice, their fused kernels and their sum. Branches on a second stream (norms of latent
+    attention, experts that every token passes) have the events that part and join the streams.
+    """
+    model, gpu = deployment.model, deployment.hierarchy.gpu
+    of_product = {
+        part: 1 + _is_quantised(dtype_of(deployment, part), gpu) for part in ("attention", "mlp", "experts")
+    }
+    count = 2 + len(mixer_products(deployment, kind)) * of_product["attention"]
+    if kind.attention != "none":
+        mixing = model.attention.more_kernels if kind.attention != "recurrence" else 0
+        count += 1 + model.qk_norm + mixing + STREAM_EVENTS * bool(mixing)
+    if kind.mlp != "none":
+        block = model.feed_forward(kind.mlp)
+        common = bool(block.common_width[1])
+        count += common * (DENSE_PRODUCTS * of_product["mlp"] + 1)
+        if block.copies:
+            count += ROUTED_OPERATIONS + of_product["experts"] - 1 + STREAM_EVENTS * common
+    return count
 
 
 def decode_attention_s(

@@ -148,6 +148,11 @@ def shape_deviation(doubts: Doubts) -> float:
     )
 
 
+def shape_tails() -> float:
+    """Degrees of freedom of Student's t, in whose tails layouts of one publisher lie."""
+    return float(deviations()["time"]["tails"])
+
+
 def tie_ratio() -> float:
     """Ratio of two steps of one job up to which the model cannot tell which of two layouts is faster."""
     return 1.0 + float(deviations()["tie"]["difference"])

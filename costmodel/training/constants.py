@@ -58,6 +58,7 @@ class Constants:
     expert_host_s: float
     expert_launch_s: float
     routing_wait_s: float
+    cached_segments: float
 
 
 @functools.cache

@@ -15,11 +15,14 @@ from topology.base.errors import InputError, shown
 AdapterKind = Literal["lora", "qlora", "dora"]
 AdapterTarget = Literal["attention", "mlp"]
 BaseFormat = Literal["half", "fp8", "nf4", "int8"]
+BesideFormat = Literal["half", "fp32"]
 
 KINDS: tuple[AdapterKind, ...] = get_args(AdapterKind)
 TARGETS: tuple[AdapterTarget, ...] = get_args(AdapterTarget)
 BASES: tuple[BaseFormat, ...] = get_args(BaseFormat)
+BESIDE: tuple[BesideFormat, ...] = get_args(BesideFormat)
 QUANTISED: tuple[BaseFormat, ...] = ("nf4", "int8")
+KEYS = ("rank", "targets", "base", "dropout", "alpha", "beside")
 LARGEST_RANK = 4096
 Name = TypeVar("Name", bound=str)
 EXAMPLE = "lora:r=16,targets=attention+mlp"
@@ -47,6 +50,8 @@ class Adapter:
         base: Format of frozen matrices, ``half`` sixteen bits; embedding, head and norms stay as they are.
             ``fp8`` is what a job in eight bits multiplies, kept alone.
         dropout: Share of an adapter's input that is dropped.
+        beside: Type of the weights that are not quantised, and so of hidden states between layers; ``fp32``
+            where peft's `prepare_model_for_kbit_training` was called and no engine narrows them again.
         alpha: Numerator of the factor alpha/rank on what it adds; None makes that one. No time depends on it.
     """
 
@@ -56,6 +61,7 @@ class Adapter:
     base: BaseFormat = "half"
     dropout: float = 0.0
     alpha: float | None = None
+    beside: BesideFormat = "half"
 
     def __post_init__(self) -> None:
         """Refuse an adapter of nothing, and a base that is not what its kind says."""
@@ -65,6 +71,10 @@ class Adapter:
             raise _refused("targets name each block once, and at least one")
         if (self.kind == "qlora") != (self.base in QUANTISED):
             raise _refused(f"{self.kind} over a base in {self.base}: only qlora has one in nf4 or int8")
+        if self.beside == "fp32" and self.base not in QUANTISED:
+            raise _refused(
+                f"beside=fp32 with a base in {self.base}: what is beside quantised weights is widened"
+            )
         if not 0 <= self.dropout < 1:
             raise _refused(f"dropout = {shown(self.dropout)} is no share of 0 up to 1")
         if self.alpha is not None and not 0 < self.alpha < math.inf:
@@ -76,7 +86,13 @@ class Adapter:
         base = f",base={self.base}" if self.base != "half" else ""
         drops = f",dropout={self.dropout:g}" if self.dropout else ""
         factor = "" if self.alpha is None else f",alpha={self.alpha:g}"
-        return f"{self.kind}:r={self.rank},targets={'+'.join(self.targets)}{base}{drops}{factor}"
+        wide = f",beside={self.beside}" if self.beside != "half" else ""
+        return f"{self.kind}:r={self.rank},targets={'+'.join(self.targets)}{base}{drops}{factor}{wide}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether hidden states between layers are in fp32."""
+        return self.beside == "fp32"
 
     @property
     def alpha_or_rank(self) -> float:
@@ -103,8 +119,8 @@ def parse_adapter(text: str) -> Adapter:
     for part in rest.split(",") if rest.strip() else ():
         key, equals, value = (word.strip() for word in part.partition("="))
         key = {"r": "rank"}.get(key, key)
-        if key not in ("rank", "targets", "base", "dropout", "alpha") or not equals or key in adapter:
-            raise _refused(f"{shown(part)} is no rank, targets, base, dropout or alpha not said before")
+        if key not in KEYS or not equals or key in adapter:
+            raise _refused(f"{shown(part)} is no {', '.join(KEYS[:-1])} or {KEYS[-1]} not said before")
         adapter[key] = value
     return Adapter(
         kind=kind,
@@ -115,6 +131,7 @@ def parse_adapter(text: str) -> Adapter:
         base=_listed(adapter.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
         dropout=_number(adapter.get("dropout", "0"), "dropout"),
         alpha=_number(adapter["alpha"], "alpha") if "alpha" in adapter else None,
+        beside=_listed(adapter.get("beside", "half"), BESIDE, "type beside"),
     )
 
 

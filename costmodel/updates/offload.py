@@ -47,7 +47,7 @@ class Offload:
 
     Attributes:
         optimizer: Of the parameters of a rank, those whose moments and master weights are there, and are
-            updated there; gradients stay.
+            updated there; whether gradients stay is the engine's (`StackMemory.offloads_gradients`).
         activations: Of the inputs of recomputed layers, what leaves after the forward and returns before the
             backward. Layers that are not recomputed keep theirs.
         parameters: Whether everything that ZeRO-3 shards is there: weights, gradients and optimizer state.

@@ -159,11 +159,6 @@ def traces_of(task: RankTask) -> tuple[RankTask, ...]:
     return _shallow(task, _few(task)), _shallow(task, _few(task) + 1)
 
 
-def trace_stage(task: RankTask) -> Mapping[str, float]:
-    """Bytes by purpose at the peak of a stage, extrapolated when it is deep."""
-    return extrapolate(task, [peak(each) for each in traces_of(task)])
-
-
 def extrapolate(task: RankTask, peaks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
     """Bytes by purpose of a stage from those of its `traces_of`."""
     if len(peaks) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 from planner.campaign.finish import campaign_or_none
@@ -22,28 +22,17 @@ class Tried:
     per_token_s: float
 
 
-def best_of_batches(
-    request: PlanRequest, batches: tuple[int, ...], search: Callable[[PlanRequest], Plan | Refusal]
-) -> tuple[Plan | Refusal, tuple[Tried, ...]]:
-    """The plan of the batch with least seconds (or dollars) a token, and what each takes.
-
-    Of equals that with fewer idle GPUs. Where none has a plan the answer is the refusal of the first.
-
-    Args:
-        request: What is asked, but for the batch.
-        batches: Sizes to plan, at least one.
-        search: Answers a request.
-    """
-    jobs = (replace(request.job, global_batch_size=batch) for batch in batches)
-    return best_of_requests([replace(request, job=job) for job in jobs], search)
-
-
 def best_of_requests(
     requests: Sequence[PlanRequest], search: Callable[[PlanRequest], Plan | Refusal]
 ) -> tuple[Plan | Refusal, tuple[Tried, ...]]:
-    """The same of requests that are alike but for their batch or their GPUs; at least one.
+    """The plan with least seconds (or dollars) a token of requests, and what each takes.
 
+    Of equals that with fewer idle GPUs. Where none has a plan the answer is the refusal of the first.
     A plan that is tight, since no layout of its request fits, is behind all that fit.
+
+    Args:
+        requests: At least one, alike but for their batch or their GPUs.
+        search: Answers a request.
     """
     answers = [(request, search(request)) for request in requests]
     plans = [

@@ -36,6 +36,7 @@ from planner.audit.peak import PeakResidual, RanRegardless, peak_residual_of
 from planner.audit.presumed import with_presumed, with_published, without_presumable
 from planner.audit.priced_facts import with_priced_facts
 from planner.audit.read import Reading, read_texts
+from planner.audit.reinforcement import without_whole_steps
 from planner.audit.residual import Residual, residual_of, work_of_step
 from planner.audit.unsettled import with_leanest
 from planner.audit.verdict import Basis, Verdict, memory_verdict
@@ -95,12 +96,23 @@ class Audit:
         return None if self.predicted is None else "predicted"
 
     @property
+    def hang(self) -> str:
+        """The collective that ranks waited for in vain, as a log shows it, in words; empty where none."""
+        log = self.reading.measured
+        if log is None or not log.hung:
+            return ""
+        when = "after its steps" if log.has_steps else "before its first step"
+        return (
+            f"it hung {when}: {log.hung}; look at what the other ranks did last, and at links between nodes"
+        )
+
+    @property
     def evidence(self) -> tuple[str, ...]:
         """What logs prove of the job, in words."""
         log = self.reading.measured
         if log is None:
             return ()
-        lines = []
+        lines = [self.hang] if self.hang else []
         if log.out_of_memory:
             lines.append(f"line {log.out_of_memory} of the log: a GPU ran out of memory")
         elif log.has_steps:
@@ -152,13 +164,15 @@ class Audit:
     def slower_by(self) -> float | None:
         """Share by which the job, as measured or else as predicted, is slower than the best.
 
-        None where a measurement is not of the job that the best plan is for, or where a job that is only
-        predicted cannot run as it is taken.
+        None where a measurement is not of the job that the best plan is for, or is of a first step alone, or
+        where a job that is only predicted cannot run as it is taken.
         """
         runs = self.measured_step_s is not None or (self.fits is not False and not self.cannot_run_as_taken)
         if self.best is None or self.step_time_s is None or not runs:
             return None
         if self.measured_step_s is not None and not self.is_measured_possible:
+            return None
+        if self.residual is not None and self.residual.says_nothing:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
 
@@ -216,7 +230,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration, asked: Flags | Non
     """
     add_chunks(reading)
     asked = flags if asked is None else asked
-    reading = with_published(reading)
+    reading = without_whole_steps(with_published(reading))
     reading, flags = with_presumed(reading, flags, lambda files, job: estimate_of(files, job, cal))
     reading = given_by(reading, flags)
     doubts = list(reading.doubts)

@@ -10,6 +10,7 @@ from costmodel.kernels.precisions import precision_in
 from costmodel.layout import INTERLEAVED_SCHEDULE
 from costmodel.pipeline.schedules import schedule_named
 from planner.audit.facts import JobFacts
+from planner.audit.maxtext import NAMED, kept_by
 from planner.audit.ranks import axes_over_slices, global_batch_of, gpus_of_machines, replicas_of_files, world
 from planner.audit.sharding import zero
 from planner.audit.words import OPTIMIZERS, PARENTS, Family
@@ -71,10 +72,6 @@ def _recompute(facts: JobFacts, family: Family) -> None:
         facts.take("layout.recompute", "none", "said.recompute_layers")
     if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
         facts.take("layout.recompute", "selective", "said.recompute_selective")
-    if family.name == "MaxText" and "said.recompute" not in facts.by_field:  # configs/base.yml
-        facts.put(
-            "layout.recompute", "full", "default", "MaxText has remat_policy full where nothing is said"
-        )
     _policy(facts, family)
     for name, policy in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
@@ -133,6 +130,9 @@ def layer_period(facts: JobFacts) -> int | None:
 
 def _policy(facts: JobFacts, family: Family) -> None:
     """The policy of recomputation that a word names; of one that is not known here nothing is concluded."""
+    if family.name == "MaxText":
+        _policy_of_maxtext(facts)
+        return
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     if word in ("full", "none"):
@@ -151,6 +151,30 @@ def _policy(facts: JobFacts, family: Family) -> None:
         facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     elif word:
         facts.unknown.add("layout.recompute")  # nobody here knows how much it drops
+
+
+def _policy_of_maxtext(facts: JobFacts) -> None:
+    """What a policy of MaxText keeps and makes again."""
+    word = str(facts.value("said.recompute") or "").lower()
+    if "said.recompute" not in facts.by_field:  # configs/base.yml
+        why = "MaxText has remat_policy full where nothing is said"
+        facts.put("layout.recompute", "full", "default", why)
+    elif word == "none":
+        facts.take("layout.recompute", word, "said.recompute")
+    elif word and (kept := kept_by(word, kept_tensors(facts))) is not None:
+        facts.take("layout.recompute", kept.recompute, "said.recompute")
+        facts.notes.extend(filter(None, (kept.note,)))
+    elif word:
+        facts.unknown.add("layout.recompute")
+
+
+def kept_tensors(facts: JobFacts) -> dict[str, str]:
+    """Where MaxText's custom policy keeps each tensor that files name."""
+    return {
+        name: str(facts.value(f"said.kept_{name}")).lower()
+        for name in NAMED
+        if facts.value(f"said.kept_{name}") is not None
+    }
 
 
 def _optimizer(facts: JobFacts, _: Family) -> None:
@@ -261,6 +285,27 @@ def _overrides(facts: JobFacts, _: Family) -> None:
             )
 
 
+def _microbatch_of_tokens(facts: JobFacts, _: Family) -> None:
+    """Answers of a microbatch that verl fills up to a number of tokens, at their longest, as many as divide.
+
+    Ranks that share a sequence share its tokens (verl/workers/actor/dp_actor.py, `update_policy`).
+    """
+    tokens, length = facts.count("said.answer_tokens"), facts.count("job.sequence_length")
+    batch, dp = facts.count("job.global_batch_size"), facts.count("layout.dp")
+    if not facts.truth("said.dynamic_batch") or not (tokens and length and batch and dp):
+        return
+    most = max(tokens * (facts.count("layout.cp") or 1) // length, 1)
+    each = max(batch // dp, 1)
+    size = max(size for size in range(1, min(most, each, MOST_IN_MICROBATCH) + 1) if each % size == 0)
+    facts.by_field.pop("layout.microbatch_size", None)
+    source = f"{tokens:,} tokens of a GPU hold {most} answers of {length:,}"
+    facts.put("layout.microbatch_size", size, "derived", source, like="said.answer_tokens")
+
+
+MOST_IN_MICROBATCH = 4096
+"""Answers of a microbatch that are tried as a divisor."""
+
+
 def _lengths(facts: JobFacts, _: Family) -> None:
     """Tokens of a sample whose question and answer are counted apart, and truth of yes-or-no fields."""
     prompt, answer = (
@@ -338,4 +383,5 @@ _STEPS: tuple[Callable[[JobFacts, Family], None], ...] = (
     replicas_of_files,
     world,
     global_batch_of,
+    _microbatch_of_tokens,
 )

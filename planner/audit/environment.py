@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ class SlowVariable:
     Attributes:
         name: Its name.
         values: With which it does, in small letters.
-        needs: ``node`` where several GPUs share one, ``network`` where there are several nodes.
+        needs: ``node`` where several GPUs share one, ``peers`` where these also write into each other's
+            memory, ``network`` where there are several nodes.
         does: What happens.
         fix: What changes it.
     """
@@ -39,14 +41,74 @@ SLOW = tuple(
     for row in read_toml(Path(__file__).parent / "data" / "environment.toml")["variables"]
 )
 """All that are known."""
-SLOWING = frozenset(variable.rule for variable in SLOW)
-"""What audits call them."""
+OVER_TCP = "tcp-between-nodes"
+"""What audits call nodes that NCCL joins by sockets, as its log says."""
+NICS = "NCCL_IB_HCA"
+"""Which NICs NCCL takes: names that begin so, with ``=`` before them those alone, with ``^`` all others."""
+FEWER_NICS = "fewer-nics"
+"""What audits call a job that is told fewer NICs than its nodes have."""
+FULL_PRECISION = "full-precision"
+"""What audits call a job that multiplies in fp32, as no word asks for sixteen bits."""
+SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP, FULL_PRECISION, FEWER_NICS))
+"""What audits call what slows a job down in no price: variables, a network, a format."""
 
 
 INTERFACE = "NCCL_SOCKET_IFNAME"
 """Which interface NCCL's sockets take."""
 OVER_SOCKETS = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables with which nodes exchange over sockets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowSetting:
+    """A variable that slows a job down as a file sets it, and what then happens, in words."""
+
+    variable: SlowVariable
+    setting: Setting
+    message: str
+
+
+def slow_settings(
+    kept: Mapping[str, Setting],
+    anywhere: Mapping[str, Setting],
+    *,
+    shared: bool,
+    several: bool,
+    peers: bool,
+) -> Iterator[SlowSetting]:
+    """Variables that slow a job down, where it has what they slow down.
+
+    Args:
+        kept: What scripts set, by name; it holds over the rest.
+        anywhere: What any file sets.
+        shared: Whether GPUs of one node exchange.
+        several: Whether nodes do.
+        peers: Whether GPUs of one node can write into each other's memory.
+    """
+    applies = {"": True, "node": shared, "peers": shared and peers, "network": several}
+    for variable in SLOW:
+        known = kept.get(variable.name)
+        setting = known if known is not None and known.value else anywhere.get(variable.name)
+        if setting is None or str(setting.value).lower() not in variable.values:
+            continue
+        sockets = anywhere.get(INTERFACE) if variable.name in OVER_SOCKETS else None
+        over = "" if sockets is None else f", over {sockets.value}"
+        if applies[variable.needs]:
+            message = f"{variable.name} is {setting.value}: {variable.does}{over}"
+            yield SlowSetting(variable=variable, setting=setting, message=message)
+
+
+def nics_named(value: str) -> int:
+    """How many NICs of a node NCCL is told to take; 0 where a value does not count them.
+
+    Names without a number are all NICs of a driver, and a bond is of several.
+
+    >>> nics_named("mlx5_0"), nics_named("=mlx5_0:1,mlx5_3:1"), nics_named("mlx5"), nics_named("^mlx5_0")
+    (1, 2, 0, 0)
+    """
+    names = {name.partition(":")[0].strip() for name in value.removeprefix("=").split(",")}
+    counted = all(re.fullmatch(r"[a-z][a-z0-9]*_(?:re|r)?\d{1,3}", name) for name in names)
+    return len(names) if counted else 0
 
 
 def set_variables(text: str, path: str) -> dict[str, Setting]:

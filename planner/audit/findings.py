@@ -7,27 +7,32 @@ of the planner too (`planner.rules.check`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.parallel.divisions import BATCH, EXPERT_RANKS, HEADS, RANKS
 from planner.audit.contract_reading import contract_of
-from planner.audit.environment import INTERFACE, OVER_SOCKETS, SLOW, SlowVariable
+from planner.audit.environment import FEWER_NICS, FULL_PRECISION, NICS, OVER_TCP, nics_named, slow_settings
+from planner.audit.full_precision import in_full_precision
 from planner.audit.given import without_presumed
 from planner.audit.job import Job
 from planner.audit.legal import KIND_OF, Finding, FindingKind, place_of, refusal_findings, rule_findings
 from planner.audit.read import Reading
 from planner.audit.residual import work_of_step
 from planner.audit.spelling import spelled_fix, spelled_name
+from planner.audit.stops_at_start import STOPS_AT_START
 from planner.bounds.reachable import HIGHEST_SHARE_OF_PEAK, reachable_flop_per_s
 from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.formats.logs import Measured
+from planner.formats.settings import whole_or_none
 from planner.law import Law, stop
 from planner.plan import PlanRequest
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.cluster import Cluster
+from topology.hardware.datasheets import reference_machine, sheet_named
 
 MOST_TFLOPS = 800.0
 """TFLOP/s per GPU beyond which a rate is doubted where the GPU is not known: about 700 is reached in fp8."""
@@ -54,8 +59,12 @@ def _of_words(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[F
     yield from refusal_findings(reading, job)
     for check in _JUDGES:
         yield from check(reading)
+    yield from _across_nodes(reading, job)
     yield from _environment(reading, job, cluster)
-    yield from _slow_variables(reading)
+    yield from _slow_variables(reading, job, cluster)
+    yield from _fewer_nics(reading, job)
+    yield from _full_precision(reading)
+    yield from _sockets(reading)
 
 
 def _known(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
@@ -184,9 +193,66 @@ def _halves(reading: Reading) -> tuple[str, str] | None:
     return "bf16 and fp16 are both on", fix
 
 
+def _sharded_pipeline(reading: Reading) -> tuple[str, str] | None:
+    """Gradients or weights that are shared beside DeepSpeed's pipeline, whose engine asserts that none are.
+
+    deepspeed/runtime/pipe/engine.py: "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism". A log
+    with steps is of a job that was told otherwise.
+    """
+    facts = reading.facts
+    pp, stage = facts.count("layout.pp") or 1, facts.count("said.zero_stage") or 0
+    ran = reading.measured is not None and reading.measured.has_steps
+    if reading.family.name != "Megatron-DeepSpeed" or pp == 1 or stage < SHARES_GRADIENTS or ran:
+        return None
+    if "said.deepspeed" not in facts.by_field or facts.truth("said.no_pipeline"):
+        return None
+    message = f"ZeRO-{stage} beside pp {pp}: DeepSpeed's pipeline engine shares neither gradients nor weights"
+    return message, f"set {spelled_name(reading, 'said.zero_stage')} 1, or {spelled_name(reading, 'pp')} 1"
+
+
+SHARES_GRADIENTS = 2
+"""The stage of ZeRO from which gradients are shared."""
+
+
+def _mesh(reading: Reading) -> tuple[str, str] | None:
+    """Axes of MaxText's mesh, within slices and over them, that do not multiply to the devices that start.
+
+    One axis of each kind may be -1, which takes what is left (fill_unspecified_mesh_axes of max_utils.py);
+    where nobody says another, it is the first of each kind here.
+    """
+    world = reading.facts.count("cluster.num_gpus")
+    if reading.family.name != "MaxText" or not world:
+        return None
+    axes: dict[str, int] = dict.fromkeys(_FILLED, -1)
+    for setting in reversed(reading.settings):
+        word = setting.path[-1].strip("-")
+        if _AXIS_OF_MESH.fullmatch(word) and reading.kinds.get(setting.file) != "log":
+            if (degree := whole_or_none(setting.value)) is None:
+                return None
+            axes[word] = degree
+    if min(axes.values()) < 1 or math.prod(axes.values()) == world:
+        return None
+    mesh = " · ".join(f"{word} {degree}" for word, degree in axes.items() if degree > 1)
+    product = math.prod(axes.values())
+    return (
+        f"{mesh} is a mesh of {product:,} devices, and {world:,} are started",
+        f"set {_FILLED[0]} -1, which takes what is left, or start {product:,}",
+    )
+
+
+_FILLED = ("ici_fsdp_parallelism", "dcn_data_parallelism")
+"""Axes that take what is left where nobody says more (configs/base.yml)."""
+_AXIS_OF_MESH = re.compile(r"(?:ici|dcn)_\w+_parallelism")
 _CUT = ("tp", "pp", "cp")
 FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     stop(name="gpus", reads=("cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp"), stops=_gpus),
+    stop(name="mesh", reads=("said.dp_shard", "said.dp_replicate"), stops=_mesh),
+    stop(
+        name="zero-with-pipeline",
+        reads=("said.zero_stage", "layout.pp"),
+        stops=_sharded_pipeline,
+        says_of=("zero-stage-offered",),
+    ),
     stop(name="expert-block", reads=("layout.ep",), stops=_expert_ranks),
     stop(name=STARTED, reads=("said.num_gpus", "said.nodes"), stops=_started, ground="overruled"),
     stop(name="heads", reads=("layout.tp",), stops=_heads, says_of=("attention-heads",)),
@@ -199,6 +265,7 @@ FILE_LAWS: tuple[Law[[Reading], [Reading]], ...] = (
     ),
     stop(name="schedule", reads=("layout.schedule",), stops=_idle_schedule, ground="overruled"),
     stop(name="precision", reads=("said.fp16",), stops=_halves),
+    *STOPS_AT_START,
 )
 """What every engine stops at or overrules, of facts alone; it stands at the first that is stated."""
 
@@ -248,17 +315,6 @@ def _slow(reading: Reading) -> Iterator[Finding]:
     """Settings that are legal and cost time or memory."""
     facts = reading.facts
     tp, dp, cp = (facts.count(f"layout.{name}") or 1 for name in ("tp", "dp", "cp"))
-    each = facts.count("said.gpus_per_node")
-    if each and tp > each:
-        file, line = place_of(facts, "layout.tp")
-        yield Finding(
-            kind="slow",
-            rule="tp-across-nodes",
-            message=f"tp {tp} spans nodes of {each} GPUs, so every layer waits for the network",
-            fix=f"set {spelled_name(reading, 'tp')} {each} or less",
-            file=file,
-            line=line,
-        )
     if reading.family.name not in ("Megatron-LM", "NeMo", "Megatron-Bridge"):
         return
     if (
@@ -302,6 +358,32 @@ def _slow(reading: Reading) -> Iterator[Finding]:
         )
 
 
+def _across_nodes(reading: Reading, job: Job) -> Iterator[Finding]:
+    """Tensor parallelism over more GPUs than a scale-up domain has: NVLink may join the trays of a rack."""
+    facts = reading.facts
+    tp, each = facts.count("layout.tp") or 1, facts.count("said.gpus_per_node")
+    joined = _joined_nodes(reading, job)
+    if each and tp > each * joined:
+        file, line = place_of(facts, "layout.tp")
+        trays = "" if joined == 1 else f", {joined} of them joined"
+        yield Finding(
+            kind="slow",
+            rule="tp-across-nodes",
+            message=f"tp {tp} spans nodes of {each} GPUs{trays}, so every layer waits for the network",
+            fix=f"set {spelled_name(reading, 'tp')} {each * joined} or less",
+            file=file,
+            line=line,
+        )
+
+
+def _joined_nodes(reading: Reading, job: Job) -> int:
+    """Nodes of a scale-up domain: of the cluster that is asked about, else of the GPUs that files mention."""
+    if job.request is not None:
+        return job.request.cluster.nodes[0].nodes_per_domain
+    machines = (reference_machine(sheet_named(name)) for name in reading.gpus)
+    return max((machine.nodes_per_domain for machine in machines), default=1)
+
+
 def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
     """A variable that engines of Megatron ask for, or stop at; open where what no file says may settle it."""
     facts = reading.facts
@@ -336,35 +418,84 @@ def _environment(reading: Reading, job: Job, cluster: Cluster | None) -> Iterato
         yield Finding(kind=kind, rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 
 
-def _slow_variables(reading: Reading) -> Iterator[Finding]:
-    """Variables that slow the job of a reading down, where it has what they slow down."""
+def _slow_variables(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:
+    """Variables that slow the job of a reading down, where it has what they slow down.
+
+    GPUs that reach each other through their host alone lose nothing where that is asked for; of an assumed
+    GPU it is not known.
+    """
     facts = reading.facts
     gpus, each, nodes = (
         facts.count(name) for name in ("cluster.num_gpus", "said.gpus_per_node", "said.nodes")
     )
     shared = gpus is None or gpus > 1
     several = nodes > 1 if nodes else not (gpus and (gpus <= (each or 1) or gpus == 1))
-    applies = {"": True, "node": shared, "network": several}
-    for variable in SLOW:
-        kept = reading.variables.get(variable.name)
-        setting = kept if kept is not None and kept.value else reading.slow_variables.get(variable.name)
-        if setting is None or str(setting.value).lower() not in variable.values:
-            continue
-        if applies[variable.needs]:
-            yield Finding(
-                kind="slow",
-                rule=variable.rule,
-                message=f"{variable.name} is {setting.value}: {variable.does}{_over(reading, variable)}",
-                fix=variable.fix,
-                file=setting.file,
-                line=setting.line,
-            )
+    is_known = cluster is not None and "cluster.gpu" not in job.open_fields
+    peers = not (is_known and cluster is not None and not cluster.gpu.peer_to_peer)
+    variables, anywhere = reading.variables, reading.slow_variables
+    for slow in slow_settings(variables, anywhere, shared=shared, several=several, peers=peers):
+        yield Finding(
+            kind="slow",
+            rule=slow.variable.rule,
+            message=slow.message,
+            fix=slow.variable.fix + ("" if is_known or slow.variable.needs != "peers" else NO_PEERS),
+            file=slow.setting.file,
+            line=slow.setting.line,
+        )
 
 
-def _over(reading: Reading, variable: SlowVariable) -> str:
-    """The interface that sockets are told to take, where nodes exchange over them."""
-    sockets = reading.slow_variables.get(INTERFACE)
-    return "" if sockets is None or variable.name not in OVER_SOCKETS else f", over {sockets.value}"
+def _sockets(reading: Reading) -> Iterator[Finding]:
+    """Nodes that NCCL joins by TCP sockets, as the log of a job of several says; one node uses no network."""
+    log, facts = reading.measured, reading.facts
+    gpus, nodes = facts.count("cluster.num_gpus"), facts.count("said.nodes")
+    each = facts.count("said.gpus_per_node") or MOST_OF_HOST
+    if log is None or not log.sockets or (nodes or (gpus or 0) / each) <= 1:
+        return
+    yield Finding(
+        kind="slow",
+        rule=OVER_TCP,
+        message="NCCL over TCP: nodes are joined by sockets, not InfiniBand or RoCE "
+        f"(line {log.sockets} of the log)",
+        fix="let it use the fabric (mount /dev/infiniband, load the plugin of the NICs)",
+    )
+
+
+def _fewer_nics(reading: Reading, job: Job) -> Iterator[Finding]:
+    """NICs of a node that NCCL is told to leave idle, of a cluster whose nodes are known."""
+    named = reading.variables.get(NICS)
+    if named is None or job.request is None or "cluster.gpu" in job.open_fields:
+        return
+    cluster, taken = job.request.cluster, nics_named(str(named.value))
+    each = cluster.nodes[0].nics_per_node
+    if cluster.num_nodes > 1 and 0 < taken < each:
+        yield Finding(
+            kind="slow",
+            rule=FEWER_NICS,
+            message=f"{NICS} is {named.value}: {taken} of the {each} NICs that a node is taken to have",
+            fix=f"name all of them, or price {taken} by --set cluster.nics_per_node={taken}",
+            file=named.file,
+            line=named.line,
+        )
+
+
+def _full_precision(reading: Reading) -> Iterator[Finding]:
+    """A job in fp32, which takes the GPU's units of sixteen bits away, and twice the activations."""
+    why = in_full_precision(reading)
+    if why:
+        yield Finding(
+            kind="slow",
+            rule=FULL_PRECISION,
+            message=f"fp32: {why}; its products are many times slower than in bf16, which alone is priced",
+            fix=spelled_fix(reading, "said.bf16"),
+        )
+
+
+MOST_OF_HOST = 8
+"""GPUs of a host where nobody says how many: more of a job are on several."""
+
+
+NO_PEERS = " (not on GeForce cards, which have no peer access)"
+"""What is not known of an assumed GPU."""
 
 
 _SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}

@@ -25,6 +25,7 @@ from costmodel.stack import stack as find_stack
 from costmodel.switches.profile import switches_of
 from costmodel.training.estimate import beyond_positions
 from planner.audit.adapters import StatedAdapter, stated_adapter
+from planner.audit.conclusions import kept_tensors
 from planner.audit.contract_reading import (
     engine_reading_of,
     model_as_built,
@@ -34,9 +35,11 @@ from planner.audit.contract_reading import (
 from planner.audit.facts import JobFacts
 from planner.audit.file_names import model_of_names
 from planner.audit.file_switches import kept_switches
+from planner.audit.full_precision import in_full_precision
 from planner.audit.given import given_by
 from planner.audit.layout import layout_of_files, value_of
-from planner.audit.logged_gpu import shown_figures, shown_gpu
+from planner.audit.logged_gpu import holding_gpu, shown_figures, shown_gpu
+from planner.audit.maxtext import kept_by
 from planner.audit.offload import StatedOffload, stated_offload
 from planner.audit.published import named_config
 from planner.audit.ranks import degrees_of_recipe
@@ -54,6 +57,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.counts import parse_count
 from topology.base.errors import InputError, UnknownNameError
+from topology.base.units import format_bytes
 from topology.hardware.datasheets import default_gpu, sheet_named
 
 _FILE_END = re.compile(r"\.ya?ml$", re.IGNORECASE)
@@ -172,6 +176,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     notes.assumed.extend(stated_layout.assumed)
     notes.unsettled.extend(stated_layout.unsettled)
     notes.unsettled.extend(_absent_files(facts))
+    notes.unsettled.extend(_other_optimizer(facts))
     _take_of_recipe(reading, parsed, stated_layout.layout, notes)
     batch = flags.global_batch_size and request.job.global_batch_size
     batch = batch or _batch(reading, parsed, stated_layout.layout, request.cluster.num_gpus, notes)
@@ -190,6 +195,7 @@ def audited_job(reading: Reading, flags: Flags) -> Job:
     except InputError as impossible:
         return Job(missing=(f"a job that is priced: {impossible.what}, {impossible.cause}",))
     request = _with_axes(reading, replace(request, job=job), stated_layout.layout)
+    request = _with_modules(reading, request)
     kept = {**_kernels_of_program(reading, request), **kept_switches(reading, request)}
     return Job(
         request=replace(request, switches={**kept, **request.switches}),
@@ -391,6 +397,14 @@ def _absent_files(facts: JobFacts) -> Iterator[Unsettled]:
             )  # fmt: skip
 
 
+def _other_optimizer(facts: JobFacts) -> Iterator[Unsettled]:
+    """An optimizer that is priced as AdamW: it may keep less."""
+    named = facts.by_field.get("said.trainer_optimizer")
+    if named is not None and named.value and "job.optimizer" not in facts.by_field:
+        why = f"{named.source} is priced as AdamW"
+        yield Unsettled(field="job.optimizer", taken=None, leanest=None, why=why)
+
+
 def _adapter_of(reading: Reading) -> StatedAdapter | None:
     """The adapter that files state; None where they train a whole model."""
     return stated_adapter(reading.settings, rank_decides=reading.family.rank_decides)
@@ -460,8 +474,14 @@ def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
 
 
 def _names_model(facts: JobFacts) -> bool:
-    """Whether files name a model, known here or not."""
-    return any(facts.value(f"said.{name}") for name in ("model", "flavor", "model_family", "model_path"))
+    """Whether files name a model, known here or not; a sentence in its place names none."""
+    named = (str(facts.value(f"said.{name}") or "") for name in _OF_MODEL)
+    return any(name and not _SENTENCE.search(name) for name in named)
+
+
+_OF_MODEL = ("model", "flavor", "model_family", "model_path")
+_SENTENCE = re.compile(r"\w\s+\w+\s+\w")
+"""Three words beside each other."""
 
 
 def _sized(facts: JobFacts, notes: _Notes) -> ModelSpec | None:
@@ -518,7 +538,8 @@ def _named(facts: JobFacts) -> ModelSpec | None:
 
 def _unnamed(facts: JobFacts) -> Iterator[str]:
     """Why a name that files give a model names none here, with the flag that does."""
-    name = str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]
+    name_in_file = str(facts.value("said.model") or "")
+    name = "" if _SENTENCE.search(name_in_file) else name_in_file.rstrip("/").rpartition("/")[2]
     if not name:
         yield "no file names the model, or only a run knows it: give --model NAME, or its config.json"
     else:
@@ -554,20 +575,30 @@ def _stated_gpu(reading: Reading, gpu: str | None, notes: _Notes) -> str | None:
 
 def _gpu(reading: Reading, notes: _Notes) -> str:
     """The kind of GPU that the files mention, or the usual one."""
+    log = reading.measured
     if len(reading.gpus) == 1:
         name = reading.gpus[0]
+        shown = shown_gpu(log, name)
+        if log is not None and shown and shown != name:
+            notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}, not of a {name}")
+            return shown
         others = " or ".join(reading.other_memories.get(name, ()))
         doubt = f" without its memory: --gpu {others} is the other" if others else ""
         notes.assumed.append(f"GPUs are {name}, which the file mentions{doubt}")
         return name
-    log = reading.measured
     if log is not None and (shown := shown_gpu(log, default_gpu())):
-        notes.assumed.append(f"GPUs are {shown}: the log is of {shown_figures(log)}")
+        why = f"GPUs are {shown}: the log is of {shown_figures(log)}"
+        if shown == default_gpu() or log.gpu_peak_flop_per_s:
+            notes.assumed.append(why)
+        else:  # several have as much memory
+            notes.take("cluster.gpu", shown, f"{why}, so give --gpu")
         return shown
-    notes.take(
-        "cluster.gpu", default_gpu(), f"GPUs are {default_gpu()}: the file does not say, so give --gpu"
-    )
-    return default_gpu()
+    taken, why = default_gpu(), "the file does not say, so give --gpu"
+    peak = log.peak_memory_bytes if log is not None else None
+    if peak and (larger := holding_gpu(peak, taken)) not in ("", taken):
+        taken, why = larger, f"the log prints a peak of {format_bytes(peak)}, more than a {taken} has (--gpu)"
+    notes.take("cluster.gpu", taken, f"GPUs are {taken}: {why}")
+    return taken
 
 
 _OF_DATA, _OF_AXES = "pytorch", "torchtitan"
@@ -613,6 +644,9 @@ def _precision(reading: Reading, parsed: EngineReading | None, notes: _Notes) ->
     name = value_of(reading, parsed, "job.precision").value
     if name in TRAINING:
         return str(name)
+    if why := in_full_precision(reading):
+        notes.take("job.precision", None, f"fp32 is priced as bf16 ({why})")
+        return "bf16"
     notes.assumed.append("bf16: the file does not state a precision")
     return "bf16"
 
@@ -633,10 +667,20 @@ def _with_axes(reading: Reading, request: PlanRequest, layout: ParallelLayout | 
     return replace(request, pins={**axes, **request.pins})
 
 
+def _with_modules(reading: Reading, request: PlanRequest) -> PlanRequest:
+    """The request with the modules that a policy of MaxText makes again."""
+    policy = str(reading.facts.value("said.recompute") or "").lower()
+    kept = kept_by(policy, kept_tensors(reading.facts)) if reading.family.name == "MaxText" else None
+    if kept is None or not kept.modules or request.recompute_modules:
+        return request
+    return replace(request, recompute_modules=kept.modules)
+
+
 def _optimizer(reading: Reading, request: PlanRequest, name: Any, notes: _Notes) -> str:
     """The optimizer of a whole model: that which files name, over weights as they are kept."""
     named = str(name or request.job.optimizer)
-    if request.job.adapter is not None or request.job.offload is not None:
+    offload = request.job.offload
+    if request.job.adapter is not None or (offload is not None and offload.updated):
         if named != request.job.optimizer:
             notes.assumed.append(
                 f"{named} beside an adapter or an offload is priced as {request.job.optimizer}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -11,8 +12,9 @@ from itertools import groupby, pairwise
 from costmodel.models.catalog import exact_model
 from planner.audit.facts import fields_recognised, meaning, tables_switched_off
 from planner.audit.published import named_config, published_config
+from planner.audit.server_flags import server_words, with_model
 from planner.audit.words import FAMILIES, MACHINE_WORDS, MEGATRON_WORDS, Family
-from planner.formats.settings import NOT_KNOWN, Setting, snake_case
+from planner.formats.settings import NOT_KNOWN, Setting, snake_case, whole_or_none
 from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of, script_of_text
 from planner.formats.structured import json_settings
 from topology.base.errors import InputError
@@ -70,6 +72,7 @@ class Launch:
         sure: Whether the command is started whatever a run finds.
         others: Lines of other commands that could have been meant.
         components: Those of a heterogeneous job that its step is told to run on.
+        flags: Of a server, what its engine itself is told; empty where what starts it is another program.
     """
 
     settings: tuple[Setting, ...]
@@ -79,6 +82,7 @@ class Launch:
     sure: bool = True
     others: tuple[int, ...] = ()
     components: tuple[int, ...] = ()
+    flags: tuple[Setting, ...] = ()
 
 
 def launch_of(
@@ -225,9 +229,16 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     family = family_of((*settings, *_assigned(command)), programs)
     if family is None:
         return None
+    words = server_words(command.words) if family.serves else None
+    flags: tuple[Setting, ...] = ()
+    if words is not None:
+        settings = with_model(family.name, settings, words)
+        flags = with_model(family.name, settings_of_words(words, lines), words)
     known = fields_recognised(settings, family)
     settings = (*settings, *_assigned(command))
-    launch = Launch(settings, family, command.line, known, command.sure, components=command.components)
+    launch = Launch(
+        settings, family, command.line, known, command.sure, components=command.components, flags=flags
+    )
     if published_config(named_config(settings, family.name), family.name):
         return replace(launch, known=max(known, LEAST_WORDS))
     enough = LEAST_WORDS if not family.serves else 1
@@ -303,6 +314,14 @@ def _programs(command: Started) -> list[str]:
 def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]:
     """Flags of a command; those with which DeepSpeed counts GPUs are of a node, or of hosts that it lists."""
     settings = (*settings_of_words(command.words, lines), *_ranks_of_mpi(command))
+    if submitted := tuple(_of_submitter(command)):
+        mine = {setting.name for setting in submitted} | {
+            "gpus",
+            "num_nodes",
+            "num_processes",
+            "num_machines",
+        }
+        settings = (*(setting for setting in settings if setting.name not in mine), *submitted)
     if not any(program.rpartition("/")[2] == "deepspeed" for program in _programs(command)[:4]):
         return settings
     renamed = (
@@ -310,6 +329,24 @@ def _of_node(command: Started, lines: Sequence[str] = ()) -> tuple[Setting, ...]
         for setting in settings
     )
     return tuple(setting for flag in renamed for setting in (flag, *_included(flag)))
+
+
+def _of_submitter(command: Started) -> Iterator[Setting]:
+    """Nodes and GPUs of each that a submitting script asks for before a ``--`` with a launcher behind it.
+
+    As AI2's mason.py: ``python mason.py --num_nodes 4 --gpus 8 -- accelerate launch …``.
+    """
+    words = [text.text for text in command.words]
+    end = words.index("--") if "--" in words else len(words)
+    if not any(word.rpartition("/")[2] in _LAUNCHERS for word in words[end:]):
+        return
+    asked = {snake_case(setting.name): setting for setting in settings_of_words(command.words[:end])}
+    nodes, gpus = ("num_nodes", "nnodes", "nodes"), ("gpus", "num_gpus")
+    for names, name in ((nodes, "nnodes"), (gpus, "gpus_per_node")):
+        option = next((asked[word] for word in names if word in asked), None)
+        if option is not None and (count := whole_or_none(option.value)):
+            how = f"{option.name} of the submitting script"
+            yield Setting(name=name, value=count, line=option.line, how=how)
 
 
 _MPI = ("mpirun", "mpiexec", "orterun")
@@ -396,6 +433,26 @@ def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:
 def _is_launcher(command: Started) -> bool:
     """Whether a command's first words name a launcher."""
     return any(text.text.rpartition("/")[2] in _LAUNCHERS for text in command.words[:4])
+
+
+def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
+    """Flags that values of a release hand to its server, under keys that end in ``args``.
+
+    >>> extra = Setting(name="vllmConfig.extraArgs", value="--enforce-eager --tensor-parallel-size 4", line=9)
+    >>> [(flag.name, flag.value, flag.line) for flag in flags_of_release([extra])]
+    [('enforce-eager', True, 9), ('tensor-parallel-size', '4', 9)]
+    """
+    flags: list[Setting] = []
+    for setting in settings:
+        text = setting.value if isinstance(setting.value, str) else ""
+        if setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND and _is_option(text.strip()):
+            with contextlib.suppress(ValueError):  # a quote that nothing closes
+                words = [Text(word, setting.line) for word in shlex.split(text)]
+                flags.extend(settings_of_words(words))
+    return tuple(flags)
+
+
+_REST_OF_COMMAND = ("args", "arguments")
 
 
 UNTOLD = "words that only a run knows"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from planner.formats.logs import Measured
 from topology.base.units import TERA, format_bytes
 from topology.catalog import gpus
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import generation_of, sheet_named
 from topology.hardware.gpu import Gpu
 
 TOLERANCE = 0.03
@@ -36,12 +36,42 @@ def can_be(gpu: Gpu, log: Measured | None, taken: Gpu) -> bool:
 
 
 def shown_gpu(log: Measured | None, usual: str) -> str:
-    """The GPU whose figures a log prints: the usual one, else the first of the catalog; empty if none."""
+    """The GPU whose figures a log prints; empty if none is known.
+
+    Args:
+        log: What was measured.
+        usual: The one that is mentioned or assumed: it is the first that can be, then those of its
+            generation, then the others in the order of the catalog.
+    """
     if not is_shown(log):
         return ""
     known = gpus()
     alike = [name for name, gpu in known.items() if can_be(gpu, log, gpu)]
-    return usual if usual in alike else next(iter(alike), "")
+    of_kind = [name for name in alike if known[name].architecture == known[usual].architecture]
+    return usual if usual in alike else next(iter((*of_kind, *alike)), "")
+
+
+def holding_gpu(peak_bytes: float, usual: str) -> str:
+    """The usual GPU, else that of its maker and with links of its own that has least memory and holds a peak.
+
+    Empty if none does.
+
+    >>> holding_gpu(60e9, "h100-sxm"), holding_gpu(130e9, "h100-sxm"), holding_gpu(194e9, "h100-sxm")
+    ('h100-sxm', 'h200-sxm', 'gb200')
+    """
+    known = gpus()
+    if known[usual].memory_bytes >= peak_bytes:
+        return usual
+    maker = generation_of(known[usual]).maker
+    larger = [
+        name
+        for name, gpu in known.items()
+        if gpu.memory_bytes >= peak_bytes
+        and generation_of(gpu).maker == maker
+        and sheet_named(name).scaleup_gb_per_s > 0
+        and not gpu.derived_from
+    ]
+    return min(larger, key=lambda name: known[name].memory_bytes, default="")
 
 
 def shown_figures(log: Measured) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from planner.audit.server_flags import SERVING_IMAGE
 from planner.formats.settings import Setting, whole_or_none
 
 _STARTS = ("command", "args", "arguments", "run", "entrypoint", "commands")
@@ -24,7 +25,7 @@ def script_of(settings: Sequence[Setting]) -> str:
     'x.py -n 8'
     """
     commands: list[tuple[int, str, str]] = []
-    begins = ""
+    begins, behind = "", _behind_images(settings)
     for setting in settings:
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
@@ -39,11 +40,38 @@ def script_of(settings: Sequence[Setting]) -> str:
         else:
             commands.append((setting.line, outer, setting.value))
             begins = setting.name.removesuffix("[]")
+            if begins in behind and not _PROGRAM.match(setting.value.strip()):
+                commands[-1] = (setting.line, outer, f"{_OF_IMAGE} {setting.value.strip()}")
     text = ""
     for line, _, command in commands:
-        if _FLAG.search(command):
+        if _FLAG.search(command) or command.startswith(_OF_IMAGE):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text
+
+
+_OF_IMAGE = "vllm serve"
+"""What the entry point of a serving image starts (docker/Dockerfile of vLLM)."""
+_PROGRAM = re.compile(
+    r"(?:\S*/)?(?:vllm|python3?|(?:ba|z)?sh|ray|trtllm-serve|exec|env)\b(?!/)|-{0,2}[lic]+ |#!|set "
+)
+"""How words begin that name a program of their own."""
+
+
+def _behind_images(settings: Sequence[Setting]) -> frozenset[str]:
+    """Keys whose words follow the entry point of a serving image.
+
+    A pod's ``command`` takes the place of an entry point, and ``args`` follow it; of compose ``entrypoint``
+    takes its place, and ``command`` follows it.
+    """
+    names = {setting.name.removesuffix("[]") for setting in settings}
+    behind = set()
+    for setting in settings:
+        outer, _, key = setting.name.rpartition(".")
+        if key == "image" and SERVING_IMAGE.match(str(setting.value)):
+            compose = outer.startswith("services.")
+            replaced, key = ("entrypoint", "command") if compose else ("command", "args")
+            behind |= set() if f"{outer}.{replaced}" in names else {f"{outer}.{key}"}
+    return frozenset(behind)
 
 
 _TABLES = ("envs", "env", "environment", "secrets")
@@ -80,6 +108,8 @@ _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")
 _WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size)$")
 _DEVICES = re.compile(r"(?:^|\.)(?:resources\.gpu|accelerators)$")
+_RESERVED = re.compile(r"^services\..*\.devices\.(?:count|device_ids)$")
+"""GPUs that compose reserves for a service: how many, or which."""
 
 
 def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
@@ -95,6 +125,9 @@ def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
     pods = {count for setting in settings if _OF_POD.search(setting.name) and (count := _count(setting))}
     if len(pods) == 1:
         yield Setting(name="gpus_per_node", value=pods.pop(), line=_line_of(settings, _OF_POD))
+    reserved = {_reserved(setting) for setting in settings if _RESERVED.search(setting.name)} - {0}
+    if len(reserved) == 1 and not pods:
+        yield Setting(name="gpus_per_node", value=reserved.pop(), line=_line_of(settings, _RESERVED))
     for setting in settings:
         if _DEVICES.search(setting.name) and (match := re.search(r":(\d{1,2})\b", str(setting.value))):
             yield Setting(name="gpus_per_node", value=int(match.group(1)), line=setting.line)
@@ -121,6 +154,13 @@ def _with_gpus(settings: Sequence[Setting]) -> list[Setting]:
 def _count(setting: Setting) -> int:
     """A whole number above zero; else 0."""
     return max(0, whole_or_none(setting.value) or 0)
+
+
+def _reserved(setting: Setting) -> int:
+    """GPUs of a service of compose: a count, or as many as are listed; 0 where it takes all."""
+    if setting.name.endswith(".device_ids"):
+        return len([part for part in str(setting.value).split(",") if part.strip()])
+    return _count(setting)
 
 
 def _line_of(settings: Sequence[Setting], pattern: re.Pattern[str]) -> int:

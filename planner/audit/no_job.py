@@ -1,4 +1,4 @@
-"""Files that are no job of their own: of a model, of a cluster, of a machine, of measured runs.
+"""Files that are no job of their own: of a model, a cluster, a machine, measured runs, a server of others.
 
 The only file of an audit is refused then, with the command that takes it. Beside a launch file a model's
 configuration says its sizes.
@@ -11,7 +11,9 @@ import json
 import re
 from pathlib import Path
 
+from planner.formats.nccl_tests import collective_test
 from topology.base.errors import InputError, shortened
+from topology.base.units import format_bandwidth
 
 _CLUSTER = re.compile(r"^\[\[(?:nodes|links)\]\][ \t]{0,40}$", re.MULTILINE)
 _TOPOLOGY = re.compile(r"^[ \t]{0,40}GPU0[ \t]{1,40}GPU1\b", re.MULTILINE)
@@ -20,6 +22,24 @@ _RUNS = frozenset(
 )
 LEAST_COLUMNS = 3
 """Columns of a table of runs by which it is known."""
+_SERVERS = {
+    "llama.cpp": r"(?:\S{0,200}/)?llama-(?:server|cli)\b|\S{0,200}/llama\.cpp[:@]\S{0,200}server",
+    "Ollama": r"(?:\S{0,200}/)?ollama (?:serve|run)\b|(?:\S{0,200}/)?ollama/ollama\b",
+    "Text Generation Inference": r"text-generation-launcher\b|\S{0,200}/text-generation-inference\b",
+    "LMDeploy": r"lmdeploy serve\b|\S{0,200}openmmlab/lmdeploy\b",
+    "MLC": r"mlc_llm serve\b",
+    "TabbyAPI": r"\S{0,200}tabbyapi\S{0,200}",
+    "KTransformers": r"ktransformers\b",
+    "DeepSpeed-MII": r"mii\.(?:serve|pipeline)\b",
+}
+"""Servers that nothing here prices, by the words of commands and images that start them."""
+_STARTS_SERVER = re.compile(
+    r"^[ \t]{0,40}(?:(?:exec|nohup|sudo|image:|docker run [^\n]{0,200}?|python3? -m) ?[\"']?)?(?:"
+    + "|".join(f"(?P<n{at}>{words})" for at, words in enumerate(_SERVERS.values()))
+    + ")",
+    re.MULTILINE | re.IGNORECASE,
+)
+_PRICED_SERVERS = re.compile(r"\b(?:vllm|sglang|trtllm-serve)\b", re.IGNORECASE)
 _MODEL, _SIZES = (
     frozenset({"model_type", "architectures"}),
     ("hidden_size", "n_embd", "d_model", "text_config"),
@@ -33,11 +53,41 @@ def refuse_no_job(path: str, text: str) -> None:
     """Refuse a file that says nothing of a job, and name the command that takes it.
 
     Raises:
-        InputError: It is of a model, a cluster, a machine or measured runs.
+        InputError: It is of a model, a cluster, a machine, measured runs, or a server that nothing prices.
     """
     name = shortened(Path(path).name)
+    if (server := _server_of_others(text)) is not None:
+        raise InputError(
+            f"{name} starts {server}, which is not covered",
+            "servers of vLLM, SGLang and TensorRT-LLM are read and priced; formats, caches and kernels of "
+            f"{server} are its own",
+            "ask plan serve --model NAME --gpu GPU --gpus N --weights int4 what one of those would hold and "
+            f"carry on the same GPUs; what {server} takes stands in its own log",
+        )
     for what, cause, fix in _known(name, path, text):
         raise InputError(f"{name} is {what}, not a job", cause, fix)
+
+
+def refuse_measured_links(path: str, text: str) -> None:
+    """Refuse what nccl-tests print, also beside a launch file, which it says a rate for: that is a flag.
+
+    Raises:
+        InputError: It is a measured collective.
+    """
+    test = collective_test(text)
+    if test is None:
+        return
+    each, rate = test.ranks // test.hosts, format_bandwidth(test.bytes_per_s)
+    if test.hosts > 1:
+        per_nic = f"nic_bandwidth_bytes_per_s={test.bytes_per_s / max(1, each):.3g}"
+        flag = f"--set cluster.{per_nic}, {rate} over {each} NICs, or over as many as a node has"
+    else:
+        flag = f"--set cluster.scaleup_bandwidth_bytes_per_s={test.bytes_per_s:.3g}"
+    raise InputError(
+        f"{shortened(Path(path).name)} is a measurement of nccl-tests, not a job",
+        f"{test.ranks} ranks on {test.hosts} hosts reach {rate} of bus bandwidth at the largest message",
+        f"name the launch file alone, with {flag}",
+    )
 
 
 def _known(name: str, path: str, text: str) -> list[tuple[str, str, str]]:
@@ -57,6 +107,17 @@ def _known(name: str, path: str, text: str) -> list[tuple[str, str, str]]:
         if len(_RUNS & {column.strip().lower() for column in header}) >= LEAST_COLUMNS:
             return [("a table of runs", f"its columns are {', '.join(header[:6])}", f"plan accuracy {name}")]
     return []
+
+
+def _server_of_others(text: str) -> str | None:
+    """A server that a text starts and nothing here prices; None where it starts a known one, or none."""
+    match = None if _PRICED_SERVERS.search(text) else _STARTS_SERVER.search(text[:MOST_STARTS])
+    groups = {} if match is None else match.groupdict()
+    return next((name for at, name in enumerate(_SERVERS) if groups.get(f"n{at}")), None)
+
+
+MOST_STARTS = 100_000
+"""Characters of a text in which a command that starts a server is looked for."""
 
 
 def _is_model(text: str) -> bool:

@@ -55,6 +55,6 @@ def _kinds(facts: JobFacts) -> list[str]:
 
 def _activations(facts: JobFacts) -> bool:
     """Whether inputs of recomputed layers wait on the host."""
-    way = facts.by_field.get("said.recompute_full")
-    offloads = way is not None and way.source.rpartition(" ")[2].strip("'\"").lower() in OFFLOADED
-    return offloads or bool(truth_of(facts.value("said.offload_activations")))
+    ways = (facts.by_field.get(f"said.{name}") for name in ("recompute_full", "checkpoints_of_model"))
+    words = {way.source.rpartition(" ")[2].strip("'\"").lower() for way in ways if way is not None}
+    return bool(words & {*OFFLOADED}) or bool(truth_of(facts.value("said.offload_activations")))

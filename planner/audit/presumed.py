@@ -23,7 +23,7 @@ from planner.audit.facts import JobFacts, job_facts_of
 from planner.audit.given import given_by
 from planner.audit.job import Job, audited_job
 from planner.audit.layout import value_of
-from planner.audit.published import named_config, published_config
+from planner.audit.published import named_config, published_config, published_length
 from planner.audit.ranks import USUAL_GPUS_PER_NODE
 from planner.audit.read import Reading, take_counts_of_rates
 from planner.formats.settings import Setting, whole_or_none
@@ -47,6 +47,7 @@ def with_published(reading: Reading) -> Reading:
 
     What they say holds over it.
     """
+    _take_length_of_run(reading)
     engine = reading.family.name
     name = named_config(reading.settings, engine)
     config = published_config(name, engine) if name else None
@@ -69,6 +70,16 @@ def with_published(reading: Reading) -> Reading:
         reading, facts=facts, stated=stated, settings=(*reading.settings, *more), published=words,
         published_name=config.name,
     )  # fmt: skip
+
+
+def _take_length_of_run(reading: Reading) -> None:
+    """Add the length of a recipe of Megatron-Bridge by which a log names its run, where no line tells it."""
+    recipe, facts = str(reading.facts.value("said.run_recipe") or ""), reading.facts
+    if not recipe or LENGTH in facts.by_field or LENGTH in facts.unknown:
+        return
+    if published := published_length(recipe, "Megatron-Bridge"):
+        length, release = published
+        facts.put(LENGTH, length, "default", f"Megatron-Bridge {release} publishes every {recipe} with it")
 
 
 OF_RECIPE = "num_gpus"

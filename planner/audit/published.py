@@ -16,8 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planner.formats.settings import Setting
+from topology.base.decode import read_toml
 
 PUBLISHED = Path(__file__).parent / "data" / "published_configs.csv"
+NEMO_RECIPES = PUBLISHED.with_name("nemo_recipes.toml")
+NEMO = "NeMo"
+CALLED = "nemo.recipe"
+"""The setting that keeps which recipe a Python file calls: of ``llm.llama3_8b.pretrain_recipe(…)``."""
 COLUMNS = ("engine", "release", "config", "key", "value")
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "torchtune": ("config",),
@@ -62,9 +67,36 @@ class PublishedConfig:
 def named_config(settings: Iterable[Setting], engine: str) -> str:
     """The configuration that a launch names; empty where it names none."""
     values = {".".join(setting.path): str(setting.value) for setting in settings}
+    if engine == NEMO:
+        return values.get(CALLED, "") or _factory_of_nemo(values)
     if engine == "Megatron-Bridge":
         return values.get("recipe") or _recipe_of_bridge(values)
     return next((values[word] for word in _NAMES.get(engine, ()) if values.get(word)), "")
+
+
+_CALLS_RECIPE = re.compile(r"\b(\w{3,60})\.pretrain_recipe\(")
+
+
+def recipe_called(text: str) -> Setting | None:
+    """The recipe of NeMo that a Python file calls; None where it calls none, or several.
+
+    >>> recipe_called("recipe = llm.llama3_8b.pretrain_recipe(num_nodes=2)").value
+    'llama3_8b'
+    """
+    names = {match[1]: text.count("\n", 0, match.start()) + 1 for match in _CALLS_RECIPE.finditer(text)}
+    if len(names) != 1:
+        return None
+    [(name, line)] = names.items()
+    return Setting(name=CALLED, value=name, line=line)
+
+
+def _factory_of_nemo(values: Mapping[str, str]) -> str:
+    """The recipe of ``nemo llm pretrain --factory NAME``, which may be called with arguments.
+
+    >>> _factory_of_nemo({"factory": "llama3_70b(num_nodes=4)"})
+    'llama3_70b'
+    """
+    return values.get("factory", "").partition("(")[0].removesuffix(".pretrain_recipe")
 
 
 def _recipe_of_bridge(values: Mapping[str, str]) -> str:
@@ -97,6 +129,24 @@ def published_config(name: str, engine: str) -> PublishedConfig | None:
     return None
 
 
+def published_length(start: str, engine: str) -> tuple[int, str] | None:
+    """The length that all of an engine's configurations have whose names begin so, and its release.
+
+    None where there is none, or where they differ.
+
+    >>> published_length("llama3_8b_pretrain", "Megatron-Bridge")
+    (8192, '26.08')
+    """
+    lengths = {
+        (int(str(setting.value)), config.release)
+        for (whose, name), config in _table().items()
+        if whose == engine and name.startswith(f"{start}_")
+        for setting in config.settings
+        if setting.path[-1] == "seq_length"
+    }
+    return lengths.pop() if len(lengths) == 1 else None
+
+
 @functools.cache
 def _table() -> Mapping[tuple[str, str], PublishedConfig]:
     """Every configuration, by engine and name; of several releases the last in the file."""
@@ -109,6 +159,14 @@ def _table() -> Mapping[tuple[str, str], PublishedConfig]:
                 how=f"as {row['engine']} {row['release']} publishes {row['config']}",
             )  # fmt: skip
             release.setdefault(row["release"], []).append(setting)
+    for name, entry in read_toml(NEMO_RECIPES).items():
+        source = entry.pop("source")
+        how = f"as {NEMO} publishes pretrain_recipe of {name}"
+        rows[NEMO, name] = {
+            f"2.0 ({source.partition('/blob/')[2][:8]})": [
+                Setting(name=key, value=value, line=0, how=how) for key, value in entry.items()
+            ]
+        }
     return {
         (engine, name): PublishedConfig(name=name, release=last, settings=tuple(releases[last]))
         for (engine, name), releases in rows.items()

@@ -60,7 +60,7 @@ def gpus_of_machines(facts: JobFacts, family: Family) -> None:
             f"{each} processes, and no number of nodes",
             like="said.gpus_per_node",
         )
-    elif nodes and "said.gpus_per_node" not in facts.unknown:
+    elif nodes and "said.gpus_per_node" not in facts.unknown and not family.serves:
         _usual_node(facts, nodes)
 
 
@@ -262,15 +262,22 @@ def world(facts: JobFacts, family: Family) -> None:
 
 
 def axes_over_slices(facts: JobFacts, family: Family) -> None:  # noqa: ARG001 - as all steps are called
-    """Degrees of MaxText: those within a slice (``ici_``) times those over slices (``dcn_``)."""
-    for name in ("tp", "pp", "cp", "ep"):
-        over = facts.count(f"said.{name}_of_slices") or 1
-        if over == 1:
+    """Degrees of MaxText: those within a slice (``ici_``) times those over slices (``dcn_``).
+
+    Its tensor axis that also cuts norms and residuals over the sequence is one more factor of tp.
+    """
+    for field, further in (
+        *((f"layout.{name}", f"said.{name}_of_slices") for name in ("tp", "pp", "cp", "ep")),
+        ("layout.tp", "said.tp_of_sequence"),
+        ("said.dp_replicate", "said.dp_of_slice"),
+    ):
+        more = facts.count(further) or 1
+        if more == 1:
             continue
-        within, across = facts.by_field.pop(f"layout.{name}", None), f"said.{name}_of_slices"
-        source = " · ".join(each.source for each in (within, facts.by_field[across]) if each is not None)
-        degree = over * ((within and whole_or_none(within.value)) or 1)
-        facts.put(f"layout.{name}", degree, "stated", source, like=across)
+        known = facts.by_field.pop(field, None)
+        source = " · ".join(each.source for each in (known, facts.by_field[further]) if each is not None)
+        degree = more * ((known and whole_or_none(known.value)) or 1)
+        facts.put(field, degree, "stated", source, like=further)
 
 
 def _world_of_mesh(facts: JobFacts, family: Family) -> None:

@@ -18,12 +18,14 @@ from planner.audit.launch import (
     UNTOLD,
     Launch,
     family_of,
+    flags_of_release,
     launch_of,
     launch_of_page,
     machine_settings,
 )
 from planner.audit.manifests import machines_of, script_of, variables_of
-from planner.audit.no_job import refuse_no_job
+from planner.audit.no_job import refuse_measured_links, refuse_no_job
+from planner.audit.published import recipe_called
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -33,6 +35,7 @@ from planner.formats.logs import Measured, is_log, is_named_log, lines_like_step
 from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
+from planner.formats.server_lines import ServerLog, server_log_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
@@ -42,7 +45,13 @@ from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
 from topology.hardware.datasheets import machines_in_text
-from topology.hardware.device_names import gpus_in_text, others_of_bare_names, slice_in_text
+from topology.hardware.device_names import (
+    gpus_in_file_name,
+    gpus_in_text,
+    others_of_bare_names,
+    slice_in_text,
+    unknown_gpus_in_text,
+)
 
 MOST_BYTES = 6 * MIB
 """Of one launch file or log; of a longer log its two ends are read."""
@@ -63,7 +72,7 @@ _PRECISION_WORDS = "|".join(word for word, _ in config_words() if word[-1].isdig
 _IN_NAME = re.compile(rf"(?:^|[_-])({_PRECISION_WORDS})(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
 _VERSION = re.compile(
-    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?)v?"
+    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?: ?[:=@ ]=? ?|[\"']?\s{1,60}tag: ?[\"']?)v?"
     r"(\d{1,2}\.\d{1,2}(?:\.\d{1,2})?)",
     re.IGNORECASE,
 )
@@ -98,6 +107,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    unknown_gpus: tuple[str, ...] = ()
+    """Cards that they name and the catalog lacks, where they name none of the catalog."""
     other_memories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of those that they name without a memory, GPUs of the same name and another one."""
     slice_profile: str = ""
@@ -114,6 +125,10 @@ class Reading:
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
+    served: ServerLog | None = None
+    """What the log of a server prints."""
+    flags: tuple[Setting, ...] = ()
+    """What the engine of a server is told by its command, where that is plainly its own."""
     stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
@@ -172,6 +187,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         raise _no_job(texts, "nothing is written there")
     for name, text in texts.items() if len(texts) == 1 else ():
         refuse_no_job(name.partition("::")[0], text)
+    for name, text in texts.items():
+        refuse_measured_links(name.partition("::")[0], text)
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
@@ -186,6 +203,8 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     whole = _together(readings)
     _require_job(whole, texts)
     _mentions(whole, [*texts, *texts.values()])
+    if whole.served is not None and whole.served.version:
+        whole.versions = {**whole.versions, whole.served.of.lower(): whole.served.version}
     for name, text in texts.items():
         if whole.kinds.get(name.partition("::")[0]) != "log":
             whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
@@ -292,7 +311,9 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     numbers: set[int] = set()
     versions: dict[str, set[str]] = {}
     memories: set[int] = set()
+    unknown: list[str] = []
     for text in texts:
+        unknown += unknown_gpus_in_text(text[:MOST_CONFIG_CHARACTERS])
         without = others_of_bare_names(text[:MOST_CONFIG_CHARACTERS])
         bare |= without
         kinds |= {name for name in gpus_in_text(text[:MOST_CONFIG_CHARACTERS]) if name not in without}
@@ -308,6 +329,9 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
         for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
             versions.setdefault(engine.lower().replace("-", ""), set()).add(version)
+    if not kinds and not bare:
+        kinds |= {name for path in whole.kinds for name in gpus_in_file_name(Path(path).name)}
+    whole.unknown_gpus = () if kinds or bare else tuple(dict.fromkeys(unknown))
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
     whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
     whole.gpu_memories_gb = tuple(sorted(memories))
@@ -426,16 +450,19 @@ def _of_configuration(
         parts = [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
     elif kind == "python":
-        recipes = recipes_of(text, path)
+        recipes, called = recipes_of(text, path), recipe_called(text)
         started = "" if recipe else commands_of_python(text)
-        settings = _of_recipe(recipes, recipe, path, doubts, started)
+        least = LEAST_TELLING if called is None else 1
+        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
         started = "" if family_of(settings) else started  # it configures the job itself
+        settings += [called] if called is not None else []
     elif kind == "json":
         settings, template = json_settings(text, path)
         if template:
             doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+        settings += inner_documents(settings, path)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
@@ -466,9 +493,18 @@ def _of_configuration(
         if kind == "yaml" and "said.nodes" not in facts.by_field:
             facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(
-            facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings), commanded=True
+            facts,
+            launch.family,
+            {path: kind},
+            None,
+            doubts,
+            settings=tuple(settings),
+            flags=launch.flags,
+            commanded=True,
         )
     family = package or family_of(settings) or _by_name(settings)
+    flags = flags_of_release(settings) if family.serves else ()
+    settings = [*flags, *settings]  # of a flag given twice the last counts, and those stand behind
     facts = job_facts_of(settings, family, path)
     _add_class_of_arguments(facts, settings)
     if kind == "python":
@@ -483,15 +519,31 @@ def _of_configuration(
         ):
             doubts.append(setting.how)
     handed = _handed_files(script) if script is not None and family is UNKNOWN else {}
-    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings), variables=handed)
+    return Reading(
+        facts, family, {path: kind}, None, doubts, settings=tuple(settings), flags=flags, variables=handed
+    )
+
+
+INNER = "serve_config_v2"
+"""The key below which a RayService has the configuration of Ray Serve, as a text."""
+
+
+def inner_documents(settings: Sequence[Setting], path: str) -> list[Setting]:
+    """Settings of configurations that stand as a text in another."""
+    inner: list[Setting] = []
+    for setting in settings:
+        if setting.path[-1] == INNER and isinstance(setting.value, str):
+            below = yaml_settings(setting.value, path)
+            inner.extend(replace(each, line=setting.line + each.line) for each in below)
+    return inner
 
 
 def _of_recipe(
-    recipes: list[Recipe], wanted: str, path: str, doubts: list[str], started: str
+    recipes: list[Recipe], wanted: str, path: str, doubts: list[str], started: str, least: int
 ) -> list[Setting]:
     """Settings of the function that is meant; of a file that starts commands, none need be there."""
     try:
-        chosen = _recipe(recipes, wanted, path, doubts)
+        chosen = _recipe(recipes, wanted, path, doubts, least)
     except InputError:
         if started:
             return []
@@ -586,7 +638,11 @@ MOST_SHARING = 3
 """Families beyond which a word is nobody's own."""
 
 
-def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) -> Recipe:
+LEAST_TELLING = 2
+"""Settings that make a function one of a job; of one that changes a recipe by name, one."""
+
+
+def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str], fewest: int) -> Recipe:
     """The function that is meant: the named one, else the first that is no test."""
     names = [recipe.name for recipe in recipes if recipe.name]
     if wanted:
@@ -602,7 +658,7 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
         recipe.name: fields_recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
         for recipe in recipes
     }
-    least = max(2, TELLING_SHARE * max(known.values(), default=0))
+    least = max(fewest, TELLING_SHARE * max(known.values(), default=0))
     telling = [recipe for recipe in recipes if known[recipe.name] >= least]
     if not telling:
         raise InputError(
@@ -666,7 +722,14 @@ def _of_script(
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
-        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
+        facts,
+        launch.family,
+        {path: kind},
+        None,
+        doubts,
+        variables=variables,
+        settings=launch.settings,
+        flags=launch.flags,
     )
 
 
@@ -758,6 +821,8 @@ def _doubts_of_launch(launch: Launch) -> list[str]:
 def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     """A log: what it measured, and the job as far as it prints it."""
     measured, settings, command = measured_of(text)
+    if (served := server_log_of(text)) is not None and not measured.has_trained:
+        return _of_server_log(path, served, measured)
     family = FAMILIES[-1]
     facts, ran = JobFacts(), tuple[Setting, ...]()
     if command:
@@ -778,6 +843,16 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     doubts = list(measured.doubts)
     whole = tuple(settings) or ran
     return Reading(facts, family, {path: "log"}, measured, doubts, settings=whole)
+
+
+def _of_server_log(path: str, served: ServerLog, measured: Measured) -> Reading:
+    """The log of a server: what it was started with, what it holds, how it ran or why it stopped."""
+    family = family_named(served.of)
+    known = [setting for setting in served.settings if meaning(setting, family.words) is not None]
+    facts = job_facts_of(known, family, path)
+    if not served.error and measured.out_of_memory:
+        served = replace(served, error="a GPU ran out of memory", error_line=measured.out_of_memory)
+    return Reading(facts, family, {path: "log"}, settings=tuple(known), served=served)
 
 
 def _with_deepspeed(family: Family, settings: Iterable[Setting]) -> Family:
@@ -810,6 +885,8 @@ def _together(readings: list[Reading]) -> Reading:
             replace(setting, file=next(iter(reading.kinds))) for setting in reading.settings
         )
         whole.kinds |= reading.kinds
+        whole.flags = whole.flags or reading.flags
+        whole.served = reading.served or whole.served
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:
             whole.measured = reading.measured or whole.measured

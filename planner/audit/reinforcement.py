@@ -8,10 +8,12 @@ on, the update alone is priced: never as the step, and no verdict of memory rest
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.audit.read import Reading
 from planner.audit.words import PREFERENCE
 from planner.formats.settings import Setting
+from topology.base.units import format_seconds
 
 SUPERVISED = "sft"
 """Table of recipes whose steps are training alone, of engines that else generate: NeMo-RL's run_sft.py."""
@@ -36,15 +38,27 @@ def update_alone(reading: Reading) -> str:
     """What is priced of a step that generates answers, in words; empty where nothing is.
 
     An update of the policy reads whole answers: its length and its batch must follow from what is stated.
-    Files beside a log with steps have none: those are steps of everything together.
     """
-    facts, log = reading.facts, reading.measured
+    facts = reading.facts
     stated = facts.count("job.sequence_length") and facts.count("job.global_batch_size")
-    if not reading.family.generates or not stated or (log is not None and log.has_steps):
+    if not reading.family.generates or not stated:
         return ""
     batch, length = facts.count("job.global_batch_size"), facts.count("job.sequence_length")
     size = f"{batch:,} prompts with answers, {length:,} tokens at most"
     return f"an update of the policy alone is priced, {size}"
+
+
+def without_whole_steps(reading: Reading) -> Reading:
+    """Files without the steps of a log that are of everything together, where the update alone is priced.
+
+    They are told, and compared with nothing.
+    """
+    log = reading.measured
+    if log is None or not log.has_steps or not update_alone(reading) or not more_than_training(reading):
+        return reading
+    step = "" if log.step_time_s is None else f" of {format_seconds(log.step_time_s)}"
+    why = f"the log's steps{step} are of generating, scoring and updating together: compared with nothing"
+    return replace(reading, measured=None, doubts=[*reading.doubts, why])
 
 
 def _words(settings: tuple[Setting, ...]) -> Iterator[Setting]:

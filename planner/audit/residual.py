@@ -37,6 +37,8 @@ _SPREAD = 3.0
 """Ratio by which steps of two GPUs differ at most beside that of their peaks."""
 _TAKEN = ("default", "assumed", "given")
 """How facts are known that no file states; what is given counts where the user is asked who gave it."""
+PCIE = "pcie"
+"""How GPUs of a node are joined that have no link beside it."""
 _LENGTHS = tuple(2**power for power in range(9, 18))
 """Lengths that jobs are trained on."""
 
@@ -85,6 +87,7 @@ class Residual:
         unstated: What nobody stated, in words.
         candidates: Values of it whose band holds the measurement, the closest first.
         slowed_by: Variables of the environment that slow the job down by what nothing prices.
+        is_warm_up: Whether the measured step is the first of a run alone: a longer one says nothing.
         link: The rate of a link at which the job would be as slow; None where no rate explains it.
     """
 
@@ -93,6 +96,7 @@ class Residual:
     unstated: tuple[str, ...] = ()
     candidates: tuple[Suspect, ...] = ()
     slowed_by: tuple[str, ...] = ()
+    is_warm_up: bool = False
     link: LinkRate | None = None
 
     @property
@@ -118,6 +122,11 @@ class Residual:
         return self.measured_s - self.predicted.step_time_s
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether it is longer for being the first of its run: nothing is held against the job for it."""
+        return self.is_warm_up and self.open_s > 0 and not self.is_explained
+
+    @property
     def refutes(self) -> bool:
         """Whether something assumed cannot be: another value's band holds what its own misses."""
         return not self.is_explained and bool(self.candidates)
@@ -136,6 +145,9 @@ def _words(residual: Residual) -> Iterator[str]:
         return
     longer = "longer" if residual.open_s > 0 else "shorter"
     head = f"measured {measured} is a factor {three_digits(residual.factor)} {longer} than {predicted}"
+    if residual.says_nothing:
+        yield f"{head}: it is the first step alone, which warms up, so nothing follows from it"
+        return
     if residual.candidates:
         first = residual.candidates[0]
         others = "".join(f"; {candidate.words}" for candidate in residual.candidates[1:])
@@ -203,10 +215,17 @@ def residual_of(
     """
     if now is None or pace is None or reading.measured is None:
         return None
-    residual = Residual(measured_s=pace.step_s, predicted=now.estimate, slowed_by=slowed_by)
-    if residual.is_explained:
+    residual = Residual(
+        measured_s=pace.step_s,
+        predicted=now.estimate,
+        slowed_by=slowed_by,
+        is_warm_up=reading.measured.is_warm_up,
+    )
+    if residual.is_explained or residual.says_nothing:
         return residual
     unstated = dict(unstated_of(reading, now.request, asked))
+    if residual.open_s > 0:
+        unstated.pop("mentioned", None)  # the GPU that a file names is slow for another reason than its name
     if pace.from_rate:
         unstated.pop("batch", None)  # a rate is the same for a batch of any size
     candidates = sorted(
@@ -251,11 +270,14 @@ def _candidates(
 ) -> Iterator[Suspect]:
     """The job with other values of what is not stated, one changed at a time, as a flag would change it."""
     request = now.request
-    if "gpu" in unstated or "mentioned" in unstated:
+    if "gpu" in unstated:
         taken = request.cluster.nodes[0].gpu
+        # of several nodes whose GPUs are joined: it is no number of workstations
+        joined = request.cluster.num_nodes > 1 and request.cluster.nodes[0].scaleup != PCIE
         for name in _gpus_like(request, now.estimate, pace, reading):
             asked = replace(flags, gpu=name)
-            yield from _priced(reading, asked, "the GPU", taken, name, f"--gpu {name}", cal)
+            suspects = _priced(reading, asked, "the GPU", taken, name, f"--gpu {name}", cal)
+            yield from (suspect for suspect in suspects if suspect.is_linked or not joined)
     if "length" in unstated:
         taken = f"{request.job.sequence_length:,}"
         for length in _LENGTHS:
@@ -318,5 +340,5 @@ def _priced(
             flag=flag,
             estimate=now.estimate,
             measured_s=pace.step_s,
-            is_linked=cluster.nodes[0].scaleup != "pcie",
+            is_linked=cluster.nodes[0].scaleup != PCIE,
         )

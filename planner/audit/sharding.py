@@ -175,10 +175,22 @@ def _fsdp(facts: JobFacts, family: Family) -> None:
             like="said.deepspeed",
         )
         name = str(facts.value("said.deepspeed"))
-        if "offload" in name.rpartition("/")[2].lower():
+        if offloads_by_name(name.rpartition("/")[2]):
             _offload_of_name(facts, int(named.group(1)), "said.deepspeed")
         if name.lower().endswith((".json", ".yaml", ".yml")):
             facts.notes.append(f"the ZeRO stage is read from the name of {name}: name that file too")
+
+
+_NO_OFFLOAD = re.compile(r"(?:no|non|without|wo)[-_]?(?:cpu[-_]?)?offload", re.IGNORECASE)
+
+
+def offloads_by_name(name: str) -> bool:
+    """Whether the name of a file or a strategy says that it offloads.
+
+    >>> offloads_by_name("zero3_offload.json"), offloads_by_name("stage3_no_offloading_accelerate.conf")
+    (True, False)
+    """
+    return "offload" in name.lower() and not _NO_OFFLOAD.search(name)
 
 
 def _stage_of_launcher(facts: JobFacts) -> None:
@@ -212,7 +224,7 @@ def _of_lightning(facts: JobFacts, family: Family, strategy: str) -> None:
         stage = int(named.group(1)) if named else DEFAULT_STAGE
         source = facts.by_field["said.strategy"].source
         facts.put("layout.zero_stage", stage, "stated" if named else "default", source, like="said.strategy")
-        if "offload" in strategy:
+        if offloads_by_name(strategy):
             _offload_of_name(facts, stage, "said.strategy")
     facts.put("layout.zero_stage", 0, "default", "Lightning shards nothing where nothing is said")
 

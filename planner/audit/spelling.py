@@ -47,7 +47,7 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     steps = None if batch else _accumulation(reading, dict(fields))
     if not batch and steps is None and {"dp", "microbatch_size"} & {name for name, _ in fields}:
         return ()
-    if not reading.family.engine and any(name in _OWN_VALUES for name, _ in fields):
+    if any(_is_unnamed(reading, name) for name, _ in fields):
         return ()  # what such a tool calls the value is not known
     if not reading.family.engine and "pp" in dict(fields) and "layout.pp" not in _worded(reading):
         return ()  # how it is told of a pipeline at all is not known
@@ -89,6 +89,16 @@ def _accumulation(reading: Reading, fields: Mapping[str, Any]) -> int | None:
         return None
     changes = {"dp", "microbatch_size"} & fields.keys() and not BATCH.rest(batch, dp, size)
     return batch // (dp * size) if changes and batch != dp * size * (before or 0) else None
+
+
+def _is_unnamed(reading: Reading, name: str) -> bool:
+    """Whether nothing is known that tells a tool without a contract a field.
+
+    Among how many ranks a copy is shared DeepSpeed alone has a word for, MiCS, which its releases no longer
+    take: a file keeps it, and is told none.
+    """
+    parts = name == "shard_degree" and "layout.shard_degree" not in _worded(reading)
+    return not reading.family.engine and (parts or name in _OWN_VALUES)
 
 
 def _worded(reading: Reading) -> frozenset[str]:

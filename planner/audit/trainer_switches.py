@@ -15,7 +15,7 @@ from costmodel.switches.switch import sets_of, switch
 from planner.audit.facts import JobFact, meaning
 from planner.audit.read import Reading
 from planner.engines.fields import stack_facts
-from planner.formats.settings import Scalar, truth_of
+from planner.formats.settings import Scalar, truth_of, whole_or_none
 
 ON: Mapping[str, tuple[str, str]] = {
     "said.flash_attention": ("attention_kernel", "fa2"),
@@ -23,6 +23,7 @@ ON: Mapping[str, tuple[str, str]] = {
     "said.eager_attention": ("attention_kernel", "unfused"),
     "said.liger": ("loss", "fused_linear"),
     "said.fused_loss": ("loss", "fused_cross_entropy"),
+    "said.fused_head": ("loss", "fused_linear"),
     "said.compile": ("compile", "on"),
 }
 """Words that are on or off, and the value that each says where it is on."""
@@ -30,6 +31,11 @@ NAMED: Mapping[str, str] = {"said.attention_kernel": "attention_kernel"}
 """Words with a value, and the switch that it is of."""
 _OTHER_NAMES: Mapping[str, str] = {"disabled": "unfused", "flash_attention_4": "fa4"}
 """Values that tables of measured runs do not have: of LLaMA-Factory, of transformers."""
+LOSSES: Mapping[str, str] = {
+    "cewithchunkedoutputloss": "chunked:8",
+    "linearcrossentropyloss": "chunked:8",
+}
+"""Classes of losses of torchtune, which go through the logits in chunks (torchtune/modules/loss: eight)."""
 _WITHOUT = "priced as without it"
 BESIDE: Mapping[str, str] = {
     "use_liger_kernel": "norms, rotary positions and activations of Liger too, priced as without them",
@@ -72,6 +78,9 @@ def trainer_switches(reading: Reading) -> Iterator[StatedSwitch]:
         fact = reading.facts.by_field.get(word)
         if fact is not None and (truth_of(fact.value) or _names_a_kind(fact.value)):
             yield StatedSwitch(name=name, value=value, fact=fact)
+    loss = reading.facts.by_field.get("said.loss_class")
+    if loss is not None and (chunks := LOSSES.get(str(loss.value).lower().rpartition(".")[2])):
+        yield StatedSwitch(name="loss", value=chunks, fact=loss)
     half = half_weights(reading)
     if half is not None:
         yield from (StatedSwitch(name=name, value=value, fact=half) for name, value in HALF.items())
@@ -107,7 +116,30 @@ def fields_of_files(reading: Reading, stack: SoftwareStack) -> dict[str, Any]:
         if each.is_priced:
             profile = stack_facts(with_switches(stack, {each.name: each.value}))
             fields |= {f"stack.{name}": profile[f"stack.{name}"] for name in sets_of(each.name)}
+    if truth_of(reading.facts.value("said.update_in_backward")):
+        fields["stack.updates_in_backward"] = True
+    if paged_optimizer(reading):
+        fields["stack.pages_moments"] = True
+    if (ranks := second_shard(reading)) > 1:
+        fields["stack.second_shard"] = ranks
     return fields
+
+
+def second_shard(reading: Reading) -> int:
+    """Ranks that share a second copy of the weights (DeepSpeed's hpZ); 1 where there is none.
+
+    Optimizer and gradients stay those of all ranks (deepspeed/runtime/zero/partition_parameters.py).
+    """
+    return whole_or_none(reading.facts.value("said.second_shard")) or 1
+
+
+def paged_optimizer(reading: Reading) -> str:
+    """The name of an optimizer of bitsandbytes whose moments are paged; empty where none is named.
+
+    They are managed memory (bitsandbytes/functional.py, get_paged), which no room of a GPU binds.
+    """
+    name = str(reading.facts.value("said.trainer_optimizer") or "").rpartition(".")[2]
+    return name if name.lower().startswith("paged") else ""
 
 
 def beside_switches(reading: Reading) -> Iterator[str]:
@@ -117,6 +149,11 @@ def beside_switches(reading: Reading) -> Iterator[str]:
             yield f"{each.fact.source}: {_WITHOUT}"
         elif each.fact.word.rpartition(".")[2] in BESIDE:
             yield f"{each.fact.word}: {BESIDE[each.fact.word.rpartition('.')[2]]}"
+    if (ranks := second_shard(reading)) > 1:
+        source = reading.facts.by_field["said.second_shard"].source
+        yield f"{source} gathers weights of the backward among {ranks} GPUs: a step is priced as without it"
+    if name := paged_optimizer(reading):
+        yield f"moments of {name} are pages that leave a full GPU: memory has none, a step no way to the host"
     for setting in reading.settings:
         if meaning(setting, reading.family.words) in OTHERS and truth_of(setting.value):
             yield f"{setting.name} {setting.value}: {_WITHOUT}"

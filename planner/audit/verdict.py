@@ -16,6 +16,8 @@ from planner.audit.job import Job
 from planner.formats.logs import Measured
 from topology.base.units import format_bytes, format_chance
 
+EVEN = 0.5
+"""Chance of OOM above which a job sooner runs out of memory than not."""
 Basis = Literal["measured", "predicted"]
 """Where a number of an audit comes from."""
 Word = Literal["fits", "tight", "does not fit", "not settled"]
@@ -89,6 +91,11 @@ def memory_verdict(
     if job.part:
         beside = "answers are taken at their longest, and what generates and scores beside it is not counted"
         return Verdict(word="not settled", basis="predicted", chance=chance, why=(beside,))
+    if wide := [gap.words for gap in job.unsettled if gap.field == "job.precision"]:
+        return Verdict(word="not settled", basis="predicted", chance=chance, why=(wide[0],))
+    likened = [gap.words for gap in job.unsettled if gap.field == "stack"]
+    if word == "tight" and chance > EVEN and likened:  # memory is another engine's, which may take more
+        return Verdict(word="not settled", basis="predicted", chance=chance, why=(likened[0],))
     if word != "does not fit" or not job.unsettled:
         return Verdict(word=word, basis="predicted", chance=chance)
     unstated = "not stated: " + ", ".join(dict.fromkeys(gap.words for gap in job.unsettled))

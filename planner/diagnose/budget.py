@@ -7,7 +7,7 @@ without them on ROCm; communication is exposed where no compute runs; total is f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,18 +101,6 @@ class RankTimeline:
         parts = {name: value for name, value in parts.items() if value > 0.0}
         parts["unexplained"] = max(0.0, rest)
         return StepBudget(start_s=start_s, end_s=end_s, parts=parts)
-
-
-def recompute_apart(trace: Trace) -> tuple[Totals, Totals]:
-    """Totals of what is no recompute, and of recompute alone, as TraceLens tabulates them."""
-    events = trace.events
-    repeated = launched_once_more(events)
-    on_gpu = events.of(*GPU_CATEGORIES)
-    rest, alone = (
-        timeline(replace(trace, events=events.chosen(kept))).totals()
-        for kept in (~repeated, ~on_gpu | repeated)
-    )
-    return rest, alone
 
 
 def launched_once_more(events: Events) -> NDArray[np.bool_]:

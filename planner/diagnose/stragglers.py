@@ -42,8 +42,6 @@ CORRELATED: Final = 0.9
 """From this correlation of forward and backward on, the paper names lengths of sequences as cause (5.3)."""
 MAJORITY: Final = 0.5
 """Of the loss: a cause explains more of it than all others together."""
-WORST_SHARE: Final = 0.03
-"""Of the workers: those that the paper repairs for `M_W` (its equation 5)."""
 
 Key = tuple[int, str, int]
 """Stage, kind and place of an operation."""

@@ -123,7 +123,7 @@ SETTINGS = (
         words=(
             Word(name=f"{_Z}stage", kind="any", default=0, states="said.zero_stage"),
             Word(name=f"{_Z}mics_shard_size", kind="any", states="layout.shard_degree"),
-            Word(name=f"{_Z}zero_hpz_partition_size", kind="any", states="layout.shard_degree"),
+            Word(name=f"{_Z}zero_hpz_partition_size", kind="any", states="said.second_shard"),
         ),
         fields=("layout.zero_stage", "layout.shard_degree"),
         write=lambda facts: {f"{_Z}stage": facts["layout.zero_stage"]},  # MiCS is gone

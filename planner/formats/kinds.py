@@ -8,6 +8,7 @@ from typing import Literal
 from planner.formats.justfile import is_named_justfile
 from planner.formats.logs import LEAST_STEPS, MOST_HEAD, is_like_log, is_log, is_named_log, lines_like_steps
 from planner.formats.makefile import is_named_makefile
+from planner.formats.server_lines import is_server_log
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
 _SHELL = re.compile(
@@ -17,6 +18,10 @@ _SHELL = re.compile(
 )
 _TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+
+
+UPSTREAM = re.compile(r"^[ \t]*upstream\s+[\w.-]+\s*\{([^{}]*)\}", re.MULTILINE)
+"""The places of a router, in the configuration of nginx."""
 
 
 def _shows_steps(text: str) -> bool:
@@ -35,9 +40,14 @@ def kind_of(text: str, name: str) -> Kind:
     if is_log(text) or (is_named_log(name) and not script):
         return "log"
     configured = suffix in ("json", "toml", "yaml", "yml", "py", "sh", "sbatch", "slurm", "md")
-    if not configured and not script and (is_like_log(text) or _shows_steps(text)):
+    if (
+        not configured
+        and not script
+        and (is_like_log(text) or _shows_steps(text) or is_server_log(text[:MOST_HEAD]))
+    ):
         return "log"
-    if is_named_makefile(name) or is_named_justfile(name):
+    routes = UPSTREAM.search(text[:MOST_HEAD])  # words and values up to a semicolon, as commands are
+    if routes or is_named_makefile(name) or is_named_justfile(name):
         return "shell"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"

@@ -27,7 +27,8 @@ from planner.formats.step_lines import (
     pace_of,
     step_line,
 )
-from topology.base.units import TERA
+from planner.traces.nccl_logs import SOCKETS, TIMEOUT, timeout_words
+from topology.base.units import GIB, MIB, TERA
 
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
@@ -56,6 +57,8 @@ _APPLIED = re.compile(
     r"|(?P<compiled>Compiling each TransformerBlock with torch\.compile)"
 )
 """What torchtitan does to the model that it builds."""
+_PARAMETERS = re.compile(r"(?:using|\bparams_dtype \.+) torch\.(\w{1,20})(?: for parameters|\s*$)")
+"""The format that Megatron-LM says it trains in: fp32 where it is asked for none of sixteen bits."""
 _MESH = re.compile(r"device mesh with \[([^\]]+)\], \[([^\]]+)\]")
 _MESH_FIELDS = {
     "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
@@ -68,6 +71,10 @@ _RUN_FIELDS = {
     "vp": "layout.virtual_stages", "etp": "layout.expert_tp", "mbs": "layout.microbatch_size",
     "gbs": "job.global_batch_size",
 }  # fmt: skip
+_RUN_RECIPE = re.compile(
+    r"(?<![^\W_])(?P<task>pretrain|sft|lora)_(?P<model>[a-z]\w{2,40}?)_(?:bf16|fp8|mxfp8|nvfp4)\w*$"
+)
+"""The recipe of such a run, before its degrees: pretrain_llama3_8b_bf16."""
 _CONSUMED_TOKENS = re.compile(r"consumed samples:\s*(\d{1,15}) \| consumed tokens:\s*(\d{1,18})")
 _CONSUMED = re.compile(r"global_step[=:]\s*(\d+).{0,80}?consumed_samples[=:]\s*(\d+)")
 _PREFIX = re.compile(r"(?:(?:\d{1,5}:|\[[^\]\n]{0,80}\](?:<std\w+>)?:?)\s?)+")
@@ -86,6 +93,8 @@ LEAST_INTERVALS = 3
 _OUT_OF_MEMORY = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|RESOURCE_EXHAUSTED: Out of memory"
 )
+_CAPACITY = re.compile(r"total capacity of ([\d.]{1,8}) (GiB|MiB)")
+"""The memory of a GPU, as PyTorch says it where an allocation fails."""
 _RECORD = re.compile(r"(?:^|[\s\]:>])(?::::MLLOG\s*|DLLL\s*)(?=\{)")
 _PRINTS = re.compile(_RECORD.pattern, re.MULTILINE)
 """Records of loggers that have no sentences."""
@@ -104,6 +113,7 @@ LIKE_LOG_SHARE = 1 / 3
 _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _MESH: ("device mesh with",),
     _APPLIED: ("activation checkpointing to the model", "compiling each transformerblock"),
+    _PARAMETERS: ("for parameters", "params_dtype"),
     _MODEL: ("total parameters", "/snapshots/"),
     _RUN_NAME: ("_tp",),
     _CONSUMED_TOKENS: ("consumed tokens",),
@@ -112,6 +122,8 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _COMMAND: ("+ ", "cmd", "$ ", "torchrun", "deepspeed", "python", "srun", ".sh"),
     _ARGUMENT: ("..", "  "),
     _OUT_OF_MEMORY: ("out of memory", "outofmemory"),
+    SOCKETS: ("using network socket", "via net/socket"),
+    TIMEOUT: ("watchdog caught collective",),
     _STATED["cluster.num_gpus"]: ("using world size",),
     _STATED["job.global_batch_size"]: ("global batch size", "global_batch size", "global batch_size",
                                        "global_batch_size", "total train batch size"),
@@ -120,7 +132,9 @@ _MARKS: Mapping[re.Pattern[str], tuple[str, ...]] = {
     _STATED["said.accumulation"]: ("gradient accumulation steps",),
 }  # fmt: skip
 """Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
-_SENTENCES = frozenset((*_STATED.values(), _MODEL, _APPLIED, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS))
+_SENTENCES = frozenset(
+    (*_STATED.values(), _MODEL, _APPLIED, _PARAMETERS, _MESH, _CONSUMED, _RUN_NAME, _CONSUMED_TOKENS)
+)
 _PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
 
 
@@ -142,8 +156,11 @@ class Measured:
         out_of_memory: The line on which a GPU ran out of memory; 0 where none did.
         interval_s: Median time from a step to the next by the clock of the logger, where it prints no step.
         engine: Whose sentences or steps it prints; empty where several print the like.
-        gpu_memory_bytes: Memory of a GPU, of a printed peak and its share.
+        gpu_memory_bytes: Memory of a GPU, of a printed peak and its share, or where an allocation failed.
         gpu_peak_flop_per_s: Peak of a GPU, of a printed rate and its share, the MFU.
+        is_warm_up: Whether its one step is the first of the run: what compiles and allocates is in it.
+        sockets: The line on which NCCL says that it joins nodes by TCP sockets; 0 where it does not.
+        hung: The first collective that timed out, in words with its line; empty where none did.
     """
 
     step_time_s: float | None = None
@@ -161,12 +178,20 @@ class Measured:
     engine: str = ""
     gpu_memory_bytes: float | None = None
     gpu_peak_flop_per_s: float | None = None
+    is_warm_up: bool = False
+    sockets: int = 0
+    hung: str = ""
 
     @property
     def has_steps(self) -> bool:
         """Whether it shows a job that made steps."""
         rates = (self.tflops_per_gpu, self.tokens_per_s_per_gpu, self.tokens_per_s, self.samples_per_s)
         return self.step_time_s is not None or any(rates) or self.microbatch_s is not None
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether it shows steps of a training job; a server prints rates of tokens, too."""
+        return self.step_time_s is not None or self.microbatch_s is not None or bool(self.tflops_per_gpu)
 
     def pace(self, work: Work) -> Pace | None:
         """The step that it measured, of the rate that it prints where it prints no step.
@@ -291,6 +316,10 @@ class _Read:
     intervals: list[float] = field(default_factory=list)
     """Seconds of a step between numbered ones, by the clock."""
     out_of_memory: int = 0
+    capacity: float | None = None
+    """Memory of the GPU that ran out of it."""
+    sockets: int = 0
+    hung: str = ""
     engine: str = ""
     run: _Run = field(default_factory=_Run)
 
@@ -340,6 +369,8 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         job=[(name, value, line) for name, (value, line) in read.job.items()],
         doubts=read.doubts,
         out_of_memory=read.out_of_memory,
+        sockets=read.sockets,
+        hung=read.hung,
         engine=read.engine,
     )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
@@ -351,6 +382,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         measured.step_time_s = read.average or _median(read.progress[max(read.progress)])
     if len(read.intervals) >= LEAST_INTERVALS:
         measured.interval_s = statistics.median(read.intervals)
+    measured.is_warm_up = len(read.steps) == 1 and read.run.first == 1
     measured.tflops_per_gpu = _median(read.tflops)
     measured.tokens_per_s_per_gpu = _median(read.tokens)
     measured.tokens_per_s = _median(read.all_tokens)
@@ -359,7 +391,7 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
         measured.microbatch_s = _median(read.microbatches)
     measured.peak_memory_bytes = read.memory or None
     measured.gpu_memory_bytes, measured.gpu_peak_flop_per_s = (
-        _median(read.gpu_memories),
+        _median(read.gpu_memories) or read.capacity,
         _median(read.gpu_peaks),
     )
     if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
@@ -407,10 +439,24 @@ def _take(line: str, number: int, read: _Read, *, torn: bool = False) -> None:
             _take_clock(line, quantities.step, read)
     if not read.out_of_memory and _search(_OUT_OF_MEMORY, line, read):
         read.out_of_memory = number
+        read.capacity = _capacity_in(line)
+    if not read.sockets and _search(SOCKETS, line, read):
+        read.sockets = number
+    if not read.hung and (waited := _search(TIMEOUT, line, read)):
+        read.hung = f"{timeout_words(waited)} (line {number} of the log)"
     if read.patterns & _SENTENCES:
         _take_stated(line, number, read)
     if quantities.step_s is None and read.patterns & _PRINTED:
         _take_printed(line[_end_of_prefix(line) :], number, read)
+
+
+def _capacity_in(line: str) -> float | None:
+    """The memory of the GPU that a line says ran out of it, in bytes; None where it says none."""
+    match = _CAPACITY.search(line)
+    try:
+        return float(match[1]) * {"GiB": GIB, "MiB": MIB}[match[2]] if match else None
+    except ValueError:
+        return None
 
 
 def _of_run(step: float | None, number: int, read: _Read) -> None:
@@ -494,6 +540,35 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         digits = match.group(1).replace(",", "")[:12] if match else ""
         if digits:
             read.job[name] = (int(digits), number)
+    _take_built(line, number, read)
+    mesh = _search(_MESH, line, read)
+    for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
+        stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
+        if stated is not None and size.isdecimal() and len(size) < 9:
+            read.job.setdefault(stated, (int(size), number))
+    _take_run_name(line, number, read)
+    _take_length(line, number, read)
+    consumed = _search(_CONSUMED, line, read)
+    if consumed and "job.global_batch_size" not in read.job:
+        steps, samples = (int(text[:15]) for text in consumed.groups())
+        before, read.consumed = read.consumed, (steps, samples)
+        if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
+            read.each_step.append((samples - before[1]) // (steps - before[0]))
+
+
+def _take_run_name(line: str, number: int, read: _Read) -> None:
+    """Degrees in the name of a run, and the recipe before them."""
+    if (named := _search(_RUN_NAME, line, read)) is None:
+        return
+    for name, count in re.findall(r"_([a-z]+)(\d+)", named.group()):
+        if int(count):
+            read.job.setdefault(_RUN_FIELDS[name], (int(count), number))
+    if recipe := _RUN_RECIPE.search(line[max(0, named.start() - 80) : named.start()]):
+        read.job.setdefault("said.run_recipe", (f"{recipe['model']}_{recipe['task']}", number))
+
+
+def _take_built(line: str, number: int, read: _Read) -> None:
+    """The model that a line says is built, what is done to it, and the format of its parameters."""
     built = _search(_MODEL, line, read)
     if built:
         name = built["hub"] or f"{built['family']}-{built['size']}"
@@ -504,22 +579,9 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
         read.job.setdefault("said.recompute", (applied["mode"], number))
     elif applied:
         read.job.setdefault("said.compile", ("true", number))
-    mesh = _search(_MESH, line, read)
-    for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
-        stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
-        if stated is not None and size.isdecimal() and len(size) < 9:
-            read.job.setdefault(stated, (int(size), number))
-    named = _search(_RUN_NAME, line, read)
-    for name, count in re.findall(r"_([a-z]+)(\d+)", named.group()) if named else ():
-        if int(count):
-            read.job.setdefault(_RUN_FIELDS[name], (int(count), number))
-    _take_length(line, number, read)
-    consumed = _search(_CONSUMED, line, read)
-    if consumed and "job.global_batch_size" not in read.job:
-        steps, samples = (int(text[:15]) for text in consumed.groups())
-        before, read.consumed = read.consumed, (steps, samples)
-        if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
-            read.each_step.append((samples - before[1]) // (steps - before[0]))
+    parameters = _search(_PARAMETERS, line, read)
+    if parameters:
+        read.job.setdefault("said.precision", (parameters[1], number))
 
 
 def _take_length(line: str, number: int, read: _Read) -> None:

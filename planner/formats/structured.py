@@ -29,6 +29,9 @@ _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _TOML_KEY = re.compile(r"^\s*(?:\[+\s*([^\]]+?)\s*\]+|([\w\"'.-]+)\s*=)", re.MULTILINE)
 _COMMANDS = ("command", "args", "arguments", "entrypoint")
 """Keys whose list is the words of a command."""
+_OF_FLAGS = re.compile(r"(?:^|[a-z]_?)[aA]rg(?:ument)?s$")
+"""How a key ends whose list may be flags: ``extraArgs``, ``server_args``."""
+_FLAG = re.compile(r"--?[A-Za-z]")
 _SPECIAL = re.compile(r"[-+]?(?:\d[\d_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 _WORDS: dict[str, Scalar] = {
@@ -215,7 +218,8 @@ class _Events:
         kind, name, parts = self.stack.pop() if self.stack else ("", "", [])
         anchor, start = self.opened.pop() if self.opened else ("", 0)
         if kind == "S" and parts:
-            command = name.rpartition(".")[2].removesuffix("[]") in _COMMANDS
+            key = name.rpartition(".")[2].removesuffix("[]")
+            command = key in _COMMANDS or (_OF_FLAGS.search(key) and any(_FLAG.match(part) for part in parts))
             text = (shlex.join(parts) if command else ",".join(parts[:LONGEST_LIST]))[:LONGEST_VALUE]
             self.read.append(Setting(name=name, value=text, line=_line(event)))
         for merged in self.merged.pop(len(self.stack), ()):  # what the table says itself came first

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from planner.parsers.commands import command_words, refuse_deprecated
+from planner.parsers.commands import ASKS_FLAGS, command_words, flags_of, refuse_deprecated
 from planner.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = ("triton", "zmq", "IPython", "aiohttp")
@@ -21,11 +21,13 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it reads in the words after `sglang.launch_server`; a shortened flag is none."""
     from sglang.srt.server_args import ServerArgs
 
-    words = command_words(case)
     parser = argparse.ArgumentParser(allow_abbrev=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ServerArgs.add_cli_args(parser)
+        if case.get("asks") == ASKS_FLAGS:
+            return flags_of(parser)
+        words = command_words(case)
         options = parser.parse_args(words)
     refuse_deprecated(parser, words)
     return {

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from planner.parsers.commands import command_words, refuse_deprecated
+from planner.parsers.commands import ASKS_FLAGS, command_words, flags_of, refuse_deprecated
 from planner.parsers.hollow import Hollow, HollowEnum, pretend
 
 ABSENT = (
@@ -26,8 +26,10 @@ def derive(case: Mapping[str, Any]) -> dict[str, Any]:
     from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    words = command_words(case)
     parser = make_arg_parser(FlexibleArgumentParser(allow_abbrev=False))
+    if case.get("asks") == ASKS_FLAGS:
+        return flags_of(parser)
+    words = command_words(case)
     args = parser.parse_args(words)
     refuse_deprecated(parser, words)
     return {

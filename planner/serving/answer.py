@@ -277,8 +277,17 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
     if run.prefill is not None:
         prompts = run.prefill.num_gpus * run.prefill_workers
         return prompts / (prompts + run.decode.num_gpus * run.decode_workers)
-    job, times = run.decode.job, run.decode.times
-    cached = run.hits.rate if run.hits is not None else job.cached_share
+    return prompt_time_share(run.decode, mean_batch, run.hits.rate if run.hits is not None else None)
+
+
+def prompt_time_share(option: Option, mean_batch: float, cached_share: float | None = None) -> float:
+    """Share of a mixed replica's time that prompts take, by which they share its bill with outputs.
+
+    `mean_batch` requests are in its decode steps; `cached_share` is that of prompts in a cache, the job's
+    own where it is None.
+    """
+    job, times = option.job, option.times
+    cached = job.cached_share if cached_share is None else cached_share
     prompt = times.prefill_s(round(job.input_tokens * (1 - cached)))
     batch = max(round(mean_batch), 1)
     context = job.input_tokens + job.output_tokens / 2

@@ -41,7 +41,8 @@ class FrontierPoint:
 
     Output tokens a second: of the replica by its GPUs, and of one user, 1/median time per output token.
     `token_budget` are the tokens of a step. Latencies are at the job's percentile; the limit on the first
-    token holds, `kept` says whether the others do. Dollars are those of the GPUs' time, all put on output.
+    token holds, `kept` says whether the others do. Dollars are those of the GPUs' time that outputs take;
+    prompts have the rest, as in a plan.
     """
 
     label: str

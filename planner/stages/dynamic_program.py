@@ -140,21 +140,6 @@ def chunk_splits(num_layers: int, chunks: int) -> list[tuple[int, ...]]:
     return [(each - first, *(each,) * (chunks - 2), each - missing + first) for first in ordered]
 
 
-def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
-    """Best step time over every split of one chunk per rank: every slowest rank, every longest tail."""
-    tables = rank_tables(costs, sum(costs.runs) - (costs.num_ranks - 1))
-    best_s, best = math.inf, None
-    for slowest in distinct(tables.seconds[np.isfinite(tables.seconds)]):
-        for tail in distinct(tables.tails[np.isfinite(tables.tails)]):
-            allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
-            path = best_path(tables, np.where(allowed, tables.seconds, np.inf))
-            if path:
-                split = split_of_path(tables, path)
-                if step_time(costs, split) < best_s:
-                    best_s, best = step_time(costs, split), split
-    return best_s, best
-
-
 LeastParts = tuple[float, float, float]
 """Seconds of the slowest rank, of all ranks together, and of the longest tail."""
 

@@ -11,12 +11,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 from topology.base.errors import InputError, shortened
-from topology.base.files import LONGEST_PATH, read_text
 from topology.base.units import MEGA
 from topology.discover.formats.nvidia_smi import is_query, query_tree
 from topology.hardware.throttles import THROTTLES
@@ -60,17 +58,12 @@ class DeviceSample:
         return f"GPU {self.index}{f' of {self.node}' if self.node else ''}"
 
 
-def read_device_samples(path: str | Path) -> tuple[DeviceSample, ...]:
-    """The GPUs of a file, in its order.
+def device_samples(text: str, source: str) -> tuple[DeviceSample, ...]:
+    """The GPUs of a text, in its order.
 
     Raises:
         InputError: It is none of the three forms, or says nothing of a GPU.
     """
-    return device_samples(read_text(path), shortened(str(path), LONGEST_PATH))
-
-
-def device_samples(text: str, source: str) -> tuple[DeviceSample, ...]:
-    """The GPUs of a text. Raises InputError as `read_device_samples`."""
     if is_query(text):
         samples = [_of_element(gpu, place) for place, gpu in enumerate(query_tree(text).findall("gpu"))]
     elif re.search(r"^DCGM_FI_\w+\{", text, re.MULTILINE):

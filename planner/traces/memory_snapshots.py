@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from planner.traces.flight_records import rank_of_name
 from planner.traces.json_stream import walk_json
-from planner.traces.pickles import read_pickle
 from topology.base.errors import InputError, shortened, shown
 from topology.base.files import LONGEST_PATH
 
@@ -113,18 +112,12 @@ def is_snapshot(document: object) -> bool:
     return isinstance(document, dict) and {"segments", "device_traces"} <= document.keys()
 
 
-def read_memory_snapshot(path: str | Path) -> tuple[RecordedMemory, ...]:
-    """The memory of each device of a snapshot's pickle, which is executed by nobody.
+def snapshot_memory(document: object, source: str) -> tuple[RecordedMemory, ...]:
+    """The memory of each device of a snapshot that was read.
 
     Raises:
-        InputError: It is no snapshot, holds more than plain values, or is beyond the bounds.
-        OSError: There is none, or it may not be read.
+        InputError: It is no snapshot, or is beyond the bounds.
     """
-    return snapshot_memory(read_pickle(path), shortened(str(path), LONGEST_PATH))
-
-
-def snapshot_memory(document: object, source: str) -> tuple[RecordedMemory, ...]:
-    """The memory of each device of a snapshot that was read. Raises InputError where it is none."""
     if not isinstance(document, dict) or not is_snapshot(document):
         fix = "pass the pickle that torch.cuda.memory._dump_snapshot wrote"
         raise InputError(f"{source} is no memory snapshot", "it has no `segments` and `device_traces`", fix)

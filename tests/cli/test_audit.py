@@ -118,7 +118,7 @@ def test_the_table_is_no_wider_than_the_screen(capsys, tmp_path, monkeypatch, co
 def test_a_serving_file_gives_its_layout(capsys):
     found = document(capsys, str(FILES / "vllm_page.md"))
     assert (found["engine"], found["layout"]) == ("vLLM", {"dp": 8, "ep": 8})
-    assert (found["server"]["layout"], found["loads"]) == ("dp8·ep8", [])
+    assert found["server"]["layout"] == "dp8·ep8"
 
 
 def test_the_table_names_places_changes_and_what_was_assumed(capsys, tmp_path):
@@ -278,11 +278,23 @@ def test_words_of_the_other_kind_of_job_are_refused(capsys, tmp_path, text, word
     assert what in capsys.readouterr().err
 
 
-def test_a_server_without_a_load_says_which_flag_is_missing(capsys, tmp_path):
+def test_a_server_without_a_load_is_judged_at_the_most_that_it_carries(capsys, tmp_path):
+    """As a plan without a rate is; the rate that is named is one that it carries."""
     (tmp_path / "serve.sh").write_text(SERVER, encoding="utf-8")
-    assert document(capsys, str(tmp_path / "serve.sh"))["missing"] == [
-        "--rate, --concurrency or --trace, or what a benchmark client wrote"
-    ]
+    found = document(capsys, str(tmp_path / "serve.sh"))
+    (load,) = found["loads"]
+    carried = load["predicted"]["requests_per_s"]
+    assert 0.99 * carried <= float(load["rate"].removesuffix("/s")) <= carried
+    assert found["missing"] == []
+    assert any(note.startswith("no load is said: requests of 2000 + 300 tokens") for note in found["assumed"])
+
+
+def test_a_load_that_nobody_says_is_one_that_the_server_takes(capsys, tmp_path):
+    """Neither its mean nor its longest request is beyond what the server is limited to."""
+    for limit in (512, 4096):
+        (tmp_path / "serve.sh").write_text(f"{SERVER.strip()} --max-model-len {limit}\n", encoding="utf-8")
+        (load,) = document(capsys, str(tmp_path / "serve.sh"))["loads"]
+        assert not any("are refused" in finding["message"] for finding in load["findings"])
 
 
 def test_a_bare_number_is_no_file_to_write_to(capsys, tmp_path, monkeypatch):

@@ -17,6 +17,13 @@ from costmodel.layout import ParallelLayout
 from tests.counts import IS_NIGHTLY
 
 LINES = (
+    ("8b on 4x4090", "plan --model 8b --gpus 4 --gpu 4090"),
+    ("--model 8b --gpus 4x4090", "plan --model 8b --gpus 4 --gpu 4090"),
+    ("qlora 8b --gpus 2 --gpu 3090", "plan --model 8b --gpus 2 --gpu 3090 --adapter qlora:r=16"),
+    ("compare h100 h200 --model 70b", "plan sweep --model 70b --gpus 32 --gpu h100,h200, with 32 GPUs for example"),
+    ("--model 8b --gpus 8 --deepspeed zero2", "plan --model 8b --gpus 8 --for deepspeed --set layout.zero_stage=2"),
+    ("serve --model 70b --ngpu 8", "plan serve --model 70b --gpus 8"),
+
     ("--model 70b --gpus 32 --tp 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
     ("--model 70b --gpus 32 --tensor-model-parallel-size 8", "plan --model 70b --gpus 32 --set layout.tp=8"),
     ("--model 70b --gpus 32 --tensor_parallel_size=8", "plan --model 70b --gpus 32 --set layout.tp=8"),

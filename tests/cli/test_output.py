@@ -291,3 +291,24 @@ def test_a_file_that_is_read_is_not_written_over_by_a_refusal(tmp_path: Path) ->
     path.write_text("{", encoding="utf-8")
     assert run(["explain", str(path), "--json", "-o", str(path)]) == 2
     assert path.read_text(encoding="utf-8") == "{"
+
+
+@pytest.mark.parametrize("ending", ["md", "csv", "txt"])
+def test_no_older_answer_stays_under_the_name_of_a_refusal(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the form of the file: a program that reads it afterwards reads the refusal."""
+    path = tmp_path / f"answer.{ending}"
+    path.write_text("layout of yesterday", encoding="utf-8")
+    assert run(["audit", str(tmp_path / "nothing.sh"), "-o", str(path)]) == 2
+    error = capsys.readouterr().err.splitlines()[0].removeprefix("error: ")
+    written = path.read_text(encoding="utf-8")
+    assert error in written
+    assert "yesterday" not in written
+
+
+def test_a_file_that_is_no_answer_is_left_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("torchrun train.py\n", encoding="utf-8")
+    assert run(["--model", "nothing", "--gpus", "8", "-o", str(script)]) == 2
+    assert script.read_text(encoding="utf-8") == "torchrun train.py\n"

@@ -37,7 +37,7 @@ def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path)
 def test_what_limits_cost_is_a_table() -> None:
     """Steps that change the answer are rows, the others a note."""
     done = serve(
-        "--model", "8b", "--gpu", "h100-sxm", "--rate", "150/s", "--input", "1000", "--output", "100",
+        "--model", "8b", "--gpu", "h100-sxm", "--rate", "140/s", "--input", "1000", "--output", "100",
         "--ttft", "300ms", "--tpot", "9ms", "--sensitivity", "--weights", "bf16", "--mode", "aggregated",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

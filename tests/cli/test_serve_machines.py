@@ -26,7 +26,7 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
     """Three machines of B200 cost more than four of 32 × H100, which stages keep within the limit by a half."""
-    load = ("--model", "70b", "--rate", "88/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
+    load = ("--model", "70b", "--rate", "84/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
     load += ("--input-p99", "alike", "--output-p99", "alike")
     plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
     assert plan["rental"]["machines"] == plan["optimality"]["value"] == plan["optimality"]["bound"] == 3
@@ -134,7 +134,7 @@ def test_without_a_load_and_gpus_the_answer_is_for_one_machine() -> None:
 
 def test_a_gpu_without_a_price_says_how_to_give_one() -> None:
     """No catalog of a cloud has an RTX 4090."""
-    done = serve(*SMALL, "--gpus", "1", "--gpu", "rtx-4090", "--rate", "1/s", "--weights", "fp8")
+    done = serve(*SMALL, "--gpus", "1", "--gpu", "rtx-4090", "--rate", "0.2/s", "--weights", "fp8")
     assert done.returncode == 0
     assert "no price of rtx-4090: add for example --usd-per-gpu-hour" in " ".join(done.stdout.split())
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.counts import cases_of_run, tries
+from tests.patience import undisturbed
 from tools.write_examples_page import PAGE, page
 
 NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
@@ -40,6 +41,7 @@ DATA_PARALLEL = ["mnist_data_parallel", "resnet_data_parallel"]
 SMALL_MODELS = ["hybrid_llm", "moe_expert_parallel", "fsdp_pipeline"]
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cases_of_run(DATA_PARALLEL, ["resnet_data_parallel"]))
 def test_data_parallel_examples_report_scaling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,15 +79,20 @@ def test_tensor_parallel_mlp_agrees_with_one_device(capsys: pytest.CaptureFixtur
     assert run("tensor_parallel_mlp", capsys, "--ranks", "2")["relative error"][1] < 1e-5
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", cases_of_run(["1f1b", "interleaved"], ["1f1b"]))
 def test_measured_bubble_is_that_of_the_replayed_schedule(
     schedule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The bubble of four stages is near the replayed one, and interleaving makes it smaller than a fifth."""
-    predicted, measured = run("pipeline_transformer", capsys, "--schedule", schedule)["bubble share"]
-    assert measured == pytest.approx(predicted, abs=0.08)
-    assert (predicted < 0.22) == (schedule == "interleaved")
+
+    def wrong() -> str:
+        predicted, measured = run("pipeline_transformer", capsys, "--schedule", schedule)["bubble share"]
+        assert (predicted < 0.22) == (schedule == "interleaved")
+        return "" if measured == pytest.approx(predicted, abs=0.08) else f"{measured} of {predicted}"
+
+    assert undisturbed(wrong) == ""
 
 
 @pytest.mark.slow
@@ -113,6 +120,7 @@ def test_compressed_gradients_send_what_is_predicted(capsys: pytest.CaptureFixtu
     assert factors < whole / 10
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 def test_a_served_pipeline_picks_the_tokens_of_one_process(capsys: pytest.CaptureFixture[str]) -> None:
     """First tokens of all prompts; together they take less than one after the other, as predicted."""
@@ -123,6 +131,7 @@ def test_a_served_pipeline_picks_the_tokens_of_one_process(capsys: pytest.Captur
     assert predicted > 1.5 / 4  # of four stages more than one works at a time
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 def test_a_straggler_costs_what_is_predicted_and_changes_no_loss(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

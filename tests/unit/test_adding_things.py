@@ -411,7 +411,7 @@ TOY_FEED_FORWARD_OPS = """def toy_ops(work: Workload, shard: ShardShape) -> tupl
         *enter_tensor_parallel("mlp", shard, H),
         gemm("toy_in", m=T, n=r, k=H, dtype=dtype, saved_elements=shard.sharded_tokens * H),
         gemm("toy_up", m=T, n=F, k=r, dtype=dtype, saved_elements=T * r),
-        _activation(work, "toy_activation", T * F),
+        _activation(work, "toy_activation", T, F),
         gemm("toy_down", m=T, n=r, k=F, dtype=dtype, saved_elements=T * F),
         gemm("toy_out", m=T, n=H, k=r, dtype=dtype, saved_elements=T * r),
         *leave_tensor_parallel("mlp", shard, H),
@@ -481,7 +481,7 @@ from costmodel.job import TrainingJob
 from costmodel.models.hf.config import model_of_config
 from costmodel.models.kinds import layer_kinds
 from costmodel.models.parameters import layer_parameters
-from costmodel.models.spec import layer_runs, recurrent_state_bytes
+from costmodel.models.spec import layer_runs, recurrence_of
 from costmodel.ops.layer import layer_ops
 from costmodel.ops.op import ShardShape
 from costmodel.stack import stack
@@ -501,7 +501,7 @@ for run in layer_runs(toy):
     assert sum(op.parameters for op in layer_ops(work, run.kind, shard)) == layer_parameters(toy, run.kind)
 plan = search(PlanRequest(model=toy, cluster=default_cluster("h100-sxm", 8).spec, job=job))
 assert from_json(to_json(plan)) == plan and plan.layout.cp == 1
-print(layer_kinds(toy), recurrent_state_bytes(toy) == 2 * 4 * 16 * 128 * 128)
+print(layer_kinds(toy), recurrence_of(toy).state_numbers == 16 * 128 * 128)
 """
 
 

@@ -11,7 +11,7 @@ from topology.base.errors import InputError
 from topology.base.names import normalize
 from topology.base.units import GIB, format_bytes
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets
-from topology.hardware.gpu_names import part_name, parts_named
+from topology.hardware.gpu_names import aliased, part_name, parts_named
 
 SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
@@ -54,12 +54,30 @@ _SLICE = re.compile(
 """The profile of a slice of a card, as `1g.10gb`; of none where its count is 0."""
 
 
+_COUNTS = (
+    r"(?:(?<![\w.])[1-9]\d{0,4}[ ]?[x×*][ ]?|\b(?:one|single|two|three|four|eight)[ ])"
+    r"(?:nvidia[- ]|amd[- ])?(?:tesla[- ])?"
+)
+_MAKER = r"\b(?:nvidia|tesla|geforce|instinct)[-_ ](?:tesla[-_ ])?"
+_LABEL = (
+    r"(?:gpu|accelerator)s?(?:[-_. ]?(?:name|type|product|kind|model))?[\"']?"
+    r"[ \t]{0,4}[:=][ \t]{0,4}[\[{\"']{0,2}"
+)
+_LISTED = (
+    r"\b(?:gpu|accelerator)(?:[-_.]\w{1,12}){0,2}[\"']?,?\s{1,40}(?:operator:\s?[\"']?In[\"']?,?\s{1,40})?"
+    r"values:\s{0,4}(?:[\[-]\s{0,12})?[\"']?"
+)
+_BEFORE = rf"(?:{_COUNTS}|{_MAKER}|{_LABEL}|{_LISTED})"
+"""What stands before a short name of a GPU, which is a word of other things elsewhere: a count, its maker, a
+label or a key of accelerators."""
+
+
 @functools.cache
 def _words_of_gpus() -> re.Pattern[str]:
     """Names and short names of the catalog as whole words of a text, longer ones first, with their memory.
 
-    Shorter ones (`a10`, `l4`) are left out, being words of other things, too, and bare numbers (`4090`) where
-    they do not follow a count (`8x4090`).
+    Shorter ones (`a10`, `l4`) and bare numbers (`4090`) are left out, being words of other things, too, where
+    neither a count, a maker nor a label stands before them (`_short_words_of_gpus`).
     """
     known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) >= SHORTEST]
     numbers = "|".join(name for name in known if name.isdigit())
@@ -70,6 +88,69 @@ def _words_of_gpus() -> re.Pattern[str]:
     detail = r"(?:(?:[-_ ]|, )(?:(?:sxm|pcie)\d?|nvl|\d{2,3} ?gi?b?))*"
     named = rf"(?<![a-z0-9])(?:{spelled}){detail}"
     return re.compile(rf"({named}|{counted})(?![a-z0-9])(?!{_OF_LAPTOPS})", re.IGNORECASE)
+
+
+@functools.cache
+def _short_words_of_gpus() -> re.Pattern[str]:
+    """Short names and bare numbers of the catalog, behind what makes them those of GPUs."""
+    known = [name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) < SHORTEST or name[:4].isdigit()]
+    spelled = "|".join(re.escape(name) for name in sorted(known, key=lambda name: (-len(name), name)))
+    detail = r"(?:[-_ ](?:(?:sxm|pcie)\d?|\d{2,3} ?gi?b?))*"
+    end = rf"(?![a-z0-9])(?![-_ ]?(?:ti|super)\b)(?!{_OF_LAPTOPS})"
+    of_gpus = rf"(?<![a-z0-9])(?P<bare>{spelled})(?=[ ]GPUs?\b)"
+    return re.compile(rf"{_BEFORE}(?P<told>(?:{spelled}){detail}){end}|{of_gpus}", re.IGNORECASE)
+
+
+def _spoken_of(text: str) -> list[str]:
+    """The words of a text that name GPUs of the catalog, in their order."""
+    spelled_parts = [(match.start(1), match[1]) for match in _words_of_gpus().finditer(text)]
+    short = _short_words_of_gpus().finditer(text)
+    spelled_parts += [
+        (match.start("told"), match["told"]) if match["told"] else (match.start(), match["bare"])
+        for match in short
+    ]
+    return [words for _, words in sorted(spelled_parts)]
+
+
+_IN_FILE_NAMES = re.compile(r"[-_.](?P<name>[a-z]\d{1,2})(?=[-_.])", re.IGNORECASE)
+
+
+def gpus_in_file_name(name: str) -> tuple[str, ...]:
+    """GPUs of short names that parts of a file's name are.
+
+    >>> gpus_in_file_name("serve_t4_bf16.sh"), gpus_in_file_name("t4.sh"), gpus_in_file_name("part_b2.sh")
+    (('t4',), ('t4',), ())
+    """
+    known = {name for name in (*gpu_sheets(), *gpu_aliases()) if len(name) < SHORTEST}
+    parts = (match["name"].lower() for match in _IN_FILE_NAMES.finditer(f"_{name}_"))
+    return tuple(dict.fromkeys(_spoken(part) for part in parts if part in known))
+
+
+_CARD = re.compile(
+    r"(?<![a-z0-9])(?:"
+    r"(?:rtx|gtx)[-_ ]?(?:pro[-_ ]?)?a?\d{3,4}"
+    r"(?:[-_ ]?(?:ti|super|ada|d|laptop|mobile|max-?q|blackwell|server))*"
+    r"|(?:nvidia|tesla)[-_ ](?:tesla[-_ ])?[a-z]{1,2}\d{1,4}[a-z]?|(?:quadro|titan)[-_ ](?:rtx[-_ ]?)?\w{1,6}"
+    r"|arc[-_ ]?(?:pro[-_ ]?)?[ab]\d{2,3}|(?:radeon[-_ ])?rx[-_ ]?\d{4}(?:[-_ ]?xtx?)?"
+    r"|mi\d{2,3}[ax]?|gaudi[-_ ]?[23]?"
+    r")(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""Words that look like the name of a card, of whatever maker."""
+
+
+def unknown_gpus_in_text(text: str) -> tuple[str, ...]:
+    """Names of cards in a text that the catalog lacks, as they are written there, each once.
+
+    >>> unknown_gpus_in_text("one RTX 3060 12GB, no RTX 4090"), unknown_gpus_in_text("Tesla P40, NVIDIA-L4")
+    (('RTX 3060',), ('Tesla P40',))
+    """
+    spelled_parts = dict.fromkeys(match[0] for match in _CARD.finditer(text))
+    return tuple(
+        words
+        for words in spelled_parts
+        if not parts_named(words, gpu_sheets().values()) and not aliased(words, gpu_aliases())
+    )
 
 
 def gpus_in_text(text: str) -> tuple[str, ...]:
@@ -84,12 +165,15 @@ def gpus_in_text(text: str) -> tuple[str, ...]:
 
     >>> gpus_in_text("gpu:a100_3g.20gb:2"), gpus_in_text("NVIDIA GeForce RTX 4090 Laptop GPU")
     ((), ())
+
+    A short name is one behind a count, a maker or a label alone.
+
+    >>> gpus_in_text("2 x H20, Tesla T4"), gpus_in_text("gpu-name: l4"), gpus_in_text("loss at t4: a10")
+    (('h20-sxm', 't4'), ('l4',), ())
     """
     if slice_in_text(text):
         return ()
-    return tuple(
-        dict.fromkeys(filter(None, (_spoken(match[1]) for match in _words_of_gpus().finditer(text))))
-    )
+    return tuple(dict.fromkeys(filter(None, map(_spoken, dict.fromkeys(_spoken_of(text))))))
 
 
 def others_of_bare_names(text: str) -> dict[str, tuple[str, ...]]:
@@ -99,9 +183,9 @@ def others_of_bare_names(text: str) -> dict[str, tuple[str, ...]]:
     ({'a100-sxm-80gb': ('a100-sxm-40gb',)}, {})
     """
     sheets, bare, whole = gpu_sheets(), dict[str, tuple[str, ...]](), set[str]()
-    for match in () if slice_in_text(text) else _words_of_gpus().finditer(text):
-        name = _spoken(match[1])
-        if name and part_name(match[1]).memory_gb:
+    for words in () if slice_in_text(text) else _spoken_of(text):
+        name = _spoken(words)
+        if name and part_name(words).memory_gb:
             whole.add(name)
         elif name and name not in bare:
             bare[name] = tuple(other for other in sheets if other != name and _differs_in_memory(name, other))
@@ -126,7 +210,7 @@ def slice_in_text(text: str) -> str:
 
 def _spoken(words: str) -> str:
     """The part that words of a text name: by a short name, else by itself; "" where it could be several."""
-    words = re.sub(r",? ?(\d{2,3}) ?gi?b?$", r" \1gb", words, flags=re.IGNORECASE)
+    words = re.sub(r",? ?(?<![a-z])(\d{2,3}) ?gi?b?$", r" \1gb", words, flags=re.IGNORECASE)
     short = {normalize(alias): name for alias, name in gpu_aliases().items()}
     meant = parts_named(words, gpu_sheets().values())
     if normalize(words) in short:

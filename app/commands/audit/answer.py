@@ -80,9 +80,18 @@ def _server_answer(
             fix=f"plan calibrate --serving BENCH.json --name {question.anchor}",
         )
     _refuse_training(flags)
-    texts = {path: question.text(path) for path in reading.kinds}
+    texts = {path: question.text_with_note(path)[0] for path in reading.kinds}  # of long logs their ends
     with waiting("auditing"):
-        audit = judged(reading, texts, results, question.load, given, model=flags.model, gpu=flags.gpu)
+        audit = judged(
+            reading,
+            texts,
+            results,
+            question.load,
+            given,
+            model=flags.model,
+            gpu=flags.gpu,
+            cluster=flags.cluster,
+        )
     _refuse_other_gpus(flags, audit.num_gpus)
     behind = limit is not None and audit.behind_by is not None and audit.behind_by > limit
     answer = server_answer(audit)
@@ -91,13 +100,13 @@ def _server_answer(
 
 def _refuse_training(flags: Flags) -> None:
     """Refuse what is said of a training job beside a server."""
-    of_server = ("model", "gpu", "gpus")
+    of_server = ("model", "gpu", "gpus", "cluster")
     values = [name for name, value in asdict(flags).items() if value and name not in of_server]
     if values:
         raise InputError(
             what="these files start a server, which trains nothing",
             cause=f"{', '.join(values)}: of a training job",
-            fix="say --model, --gpu and the load of the server (--rate or --concurrency, --input) alone",
+            fix="say --model, --gpu or --cluster and the load (--rate or --concurrency, --input) alone",
         )
 
 

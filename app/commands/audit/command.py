@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.flags.dashes import is_command, is_here
+from app.flags.dashes import PROGRAMS, is_command, is_here
 from app.flags.job import SIZE, takes_job
 from app.flags.shared import (
     AsJson,
@@ -47,8 +48,8 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file; - for "
-            "standard input; or a command itself, behind --.",
+            help="Scripts, configurations and logs of one job, or their folder; FILE.py::NAME for one recipe "
+            "of a file; - for standard input; or a command itself, behind --.",
         ),
     ],
     *,
@@ -110,6 +111,7 @@ def command(
         input_p99=input_p99, output_p99=output_p99, ttft=ttft, tpot=tpot, trace=trace,
     )  # fmt: skip
     names, texts = named_files(files)
+    names = with_folders(names, texts)
     question = AuditQuestion(
         files=names, texts=texts, env=tuple(env or ()), fail_above=fail_above, anchor=anchor, load=load
     )
@@ -122,6 +124,8 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
     Standard input (``-``) is read as the file that was piped, a command in one word as a script of one line.
     """
     words, texts = [str(path) for path in files], dict[str, str]()
+    if len(words) > 1 and Path(words[0]).name in PROGRAMS and not is_here(words[0]):
+        words = [shlex.join(words)]  # a command without flags, which needs no dashes before it
     address = next((word for word in words if re.match(r"https?:/", word)), "")
     if address:
         raise InputError(
@@ -137,6 +141,22 @@ def named_files(files: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, str]]
             words[at] = "command.sh"
             texts["command.sh"] = f"{word}\n"
     return tuple(words), texts
+
+
+def with_folders(names: Sequence[str], texts: Mapping[str, str]) -> tuple[str, ...]:
+    """The files, those of a folder in its place; what was read of it is said."""
+    from app.commands.audit.folder import job_in_folder
+    from app.reports.answer import note
+
+    files: list[str] = []
+    for name in names:
+        if name in texts or not Path(name).is_dir():
+            files.append(name)
+            continue
+        job = job_in_folder(Path(name))
+        note(f"{shortened(name)}: {job.words}")
+        files.extend(job.read)
+    return tuple(files)
 
 
 STANDARD_INPUT = "-"

@@ -16,6 +16,12 @@ _LONGEST_SOURCE = 160
 """Characters of a file's words that a screen shows, whole words only; JSON has all."""
 
 
+def shown_facts(reading: Reading, groups: Sequence[str]) -> list[JobFact]:
+    """Facts of some groups, in their order."""
+    facts = reading.facts.by_field.values()
+    return [fact for group in groups for fact in facts if fact.name.partition(".")[0] == group]
+
+
 def facts_table(reading: Reading, shown: Sequence[JobFact]) -> Table:
     """What was read where: by its line, and its file where there are several."""
     several = len(reading.kinds) > 1

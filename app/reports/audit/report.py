@@ -7,7 +7,7 @@ from typing import Any
 
 from app.quantities import format_over_best
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
-from app.reports.audit.facts import fact_record, facts_table, file_and_line
+from app.reports.audit.facts import fact_record, facts_table, file_and_line, shown_facts
 from app.reports.audit.summary import change_words, cluster_words, headline_of, model_words, summary_of
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import Estimate
@@ -17,7 +17,6 @@ from costmodel.memory.fit import fit_of, fit_text
 from costmodel.ops.layer import model_flop_per_step
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
-from planner.audit.facts import JobFact
 from planner.audit.link_rate import LinkRate
 from planner.audit.residual import Residual
 from planner.plan import Plan, PlanRequest
@@ -29,7 +28,7 @@ _SHOWN = ("layout", "job", "model", "cluster", "switch")
 
 def audit_answer(audit: Audit) -> Answer:
     """Everything an audit says."""
-    sections: list[Section] = [_files(audit), facts_table(audit.reading, _shown(audit))]
+    sections: list[Section] = [_files(audit), facts_table(audit.reading, shown_facts(audit.reading, _SHOWN))]
     if audit.findings:
         rows = tuple((f.kind, f.message, f.fix, file_and_line(f.file, f.line)) for f in audit.findings)
         sections.append(
@@ -76,12 +75,6 @@ def _files(audit: Audit) -> Facts:
     if audit.job.missing:
         pairs.append(("missing", ", ".join(audit.job.missing)))
     return Facts(title="", pairs=tuple(pairs))
-
-
-def _shown(audit: Audit) -> list[JobFact]:
-    """Facts of a job, in the order of groups."""
-    facts = audit.reading.facts.by_field.values()
-    return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]
 
 
 def _times(audit: Audit) -> Facts:
@@ -208,7 +201,7 @@ def audit_document(audit: Audit) -> dict[str, Any]:
     for group in _SHOWN:
         document[group] = {
             fact.name.partition(".")[2]: fact.value
-            for fact in _shown(audit)
+            for fact in shown_facts(audit.reading, _SHOWN)
             if fact.name.startswith(f"{group}.")
         }
     if audit.job.request is not None:
@@ -217,7 +210,7 @@ def audit_document(audit: Audit) -> dict[str, Any]:
     name = audit.reading.facts.value("said.model")
     if name:
         document["model"]["name"] = name
-    document["facts"] = [fact_record(fact) for fact in _shown(audit)]
+    document["facts"] = [fact_record(fact) for fact in shown_facts(audit.reading, _SHOWN)]
     document["summary"] = list(summary_of(audit))
     document["findings"] = [
         {"kind": f.kind, "rule": f.rule, "message": f.message, "fix": f.fix, "file": f.file, "line": f.line}

@@ -11,12 +11,12 @@ import numpy as np
 from app.quantities import format_share
 from app.reports.answer import NO_BREAK, Answer, Lines, Section, Table, json_text
 from app.reports.answer import Facts as Pairs
-from app.reports.audit.facts import fact_record, facts_table
+from app.reports.audit.facts import fact_record, facts_table, shown_facts
 from costmodel.calibration.bench_files import Figures
 from costmodel.serving.simulation.simulator import Simulation
-from planner.audit.facts import JobFact
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
+from planner.audit.serving.logged import state_of, stopped_by
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
 from planner.audit.serving.transport import OverTcp
@@ -32,14 +32,15 @@ def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
     sections: list[Section] = [_started(audit)]
     if audit.reading.facts.by_field:
-        sections.append(facts_table(audit.reading, _shown(audit)))
+        sections.append(facts_table(audit.reading, shown_facts(audit.reading, _GROUPS)))
     rows = tuple((load.load.source, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
         sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
     sections.extend(section for load in audit.loads for section in _load_sections(load))
     if not audit.loads:
-        sections.append(Pairs(title="Load", pairs=(("predicted", "not without what is missing"),)))
+        lacks = "not without what is missing" if audit.missing else "not of a server that does not start"
+        sections.append(Pairs(title="Load", pairs=(("predicted", lacks),)))
     if assumed := (*audit.doubts, *dict.fromkeys(words for load in audit.loads for words in load.assumed)):
         sections.append(Lines(title="Taken for granted", lines=assumed))
     document = _document(audit)
@@ -61,16 +62,24 @@ def _records(audit: ServingAudit, loads: Sequence[dict[str, Any]]) -> tuple[dict
 def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
-    refused = any(start.starts is False for start in audit.starts)
+    served = audit.reading.served
+    refused = any(start.starts is False for start in audit.starts) or (served is not None and served.stopped)
     does = "does" if audit.prefill is None else "do"
     verdict = f", which {does} not start" if refused else ""
     if (slow := audit.slowest) is not None and slow.slowness is not None:
         parts = {"requests": "", "token": " per token", "first token": " to the first token"}
         verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
+    elif served is not None and served.is_full:
+        verdict = ", whose cache is full"
     elif any(load.running is not None and load.running.is_bound_by_tcp for load in audit.loads):
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
-    return f"{names}: {what} of {audit.reading.family.name}{verdict}"
+    guess = next((start.guess for start in audit.starts if start.guess), "")
+    taken = f", on a guessed {guess} (--gpu)" if guess and not refused else ""
+    uncounted = dict.fromkeys(flag for start in audit.starts for flag in start.uncounted)
+    if uncounted and not refused:
+        taken += f"; no verdict of memory beside {', '.join(uncounted)}"
+    return f"{names}: {what} of {audit.reading.family.name}{verdict}{taken}"
 
 
 def _started(audit: ServingAudit) -> Pairs:
@@ -87,14 +96,23 @@ def _started(audit: ServingAudit) -> Pairs:
             layout = f"prefill {prefill.replicas} × {prefill.layout.label}, decode {server.replicas} × "
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
-        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}"))
+        guess = "" if server.knows_gpu else ", which no file names (--gpu)"
+        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}{guess}"))
         pairs.append(("model", server.model.name))
+    wrongs: list[tuple[str, str]] = []
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
         apart = prefill is not None
         if (wrong := start.finding) is not None:
-            pairs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
+            wrongs[:0] = [(f"{pool} start" if apart else "start", f"{wrong[0]}: {wrong[1]}")]
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
+        if start.estimate:
+            pairs.append(("estimate", start.estimate))
+    if server is None and (stopped := stopped_by(audit.reading.served)) is not None:
+        pairs[:0] = [("start", f"the server does not start: {stopped[0]}: {stopped[1]}")]
+    if state := state_of(audit.reading.served):
+        pairs[:0] = [("log", state)]
     pairs[:0] = [pair for load in audit.loads for pair in _carried(load)]
+    pairs[:0] = [*wrongs, *(("slow", f"{what}: {fix}") for what, fix in audit.slowing)]
     if (slow := audit.slowest) is not None:
         pairs[:0] = [("slow", _slow(audit, slow))]
     if audit.missing:
@@ -105,6 +123,11 @@ def _started(audit: ServingAudit) -> Pairs:
 def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
     """What a server is predicted to carry, and what an unnamed link may cost it."""
     running = load.running
+    if running is None and load.findings and not load.fits:
+        what, fix = load.findings[0]
+        yield "refused", f"{what}: {fix}"
+    if load.binds is not None:
+        yield "binds", f"{load.binds[0]}: {load.binds[1]}"
     if running is None or not load.load.compares:
         return
     now = running.plan.estimate
@@ -200,12 +223,6 @@ _LOOK_FOR_PROMPTS = (
     "kernels compiled at the first requests (warm up), prompts that queue behind others, a fallback of "
     "attention or quantised kernels, a cache that travels over TCP in place of RDMA"
 )
-
-
-def _shown(audit: ServingAudit) -> list[JobFact]:
-    """Facts of a server, in the order of groups."""
-    facts = audit.reading.facts.by_field.values()
-    return [fact for group in _GROUPS for fact in facts if fact.name.partition(".")[0] == group]
 
 
 def _load_sections(audit: LoadAudit) -> list[Section]:
@@ -413,10 +430,11 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         },
         "layout": {
             fact.name.removeprefix("layout."): fact.value
-            for fact in _shown(audit)
+            for fact in shown_facts(audit.reading, _GROUPS)
             if fact.name.startswith("layout.")
         },
-        "facts": [fact_record(fact) for fact in _shown(audit)],
+        "facts": [fact_record(fact) for fact in shown_facts(audit.reading, _GROUPS)],
+        "slowing": [{"message": what, "fix": fix} for what, fix in audit.slowing],
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
         **start_keys(audit.start),
@@ -487,6 +505,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
         },
         "best": None if audit.best is None else _best(audit.best),
         "behind_by": audit.behind_by,
+        "binds": None if audit.binds is None else {"message": audit.binds[0], "fix": audit.binds[1]},
         "findings": [{"message": what, "fix": fix} for what, fix in audit.findings],
         "assumed": list(audit.assumed),
         "changes": [_change(change) for change in audit.changes],

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from app.quantities import format_over_best
 from app.reports.answer import NO_BREAK
 from app.reports.plan_headline import cluster_of
+from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.layout import layout_words
 from costmodel.memory.fit import fit_of
 from costmodel.models.spec import ModelSpec
@@ -15,6 +16,7 @@ from planner.audit.changes import Change
 from planner.audit.environment import SLOWING
 from planner.audit.findings import STARTED
 from planner.audit.legal import Finding
+from planner.audit.verdict import EVEN
 from planner.audit.words import FAMILIES
 from planner.plan import PlanRequest
 from topology.base.counts import counted
@@ -22,8 +24,6 @@ from topology.base.units import format_bytes, format_seconds
 
 MOST_SENTENCES = 3
 """What a person reads before scrolling: with the headline, five lines."""
-EVEN = 0.5
-"""Chance of OOM beyond which a job sooner runs out of memory than not."""
 LONGEST_CHANGE = 120
 """Letters of a change that stands in a sentence; longer ones are in their table alone."""
 
@@ -72,6 +72,7 @@ def summary_of(audit: Audit) -> tuple[str, ...]:
     behind = audit.slower_by is not None and audit.slower_by > 0 and not audit.tied
     lost = distance if ran and behind else ()
     sentences = [
+        *filter(None, (audit.hang,)),
         *_unpriced(audit),
         *filter(None, (audit.job.part,)),
         *_sentences(counts, "contradiction"),  # which GPUs are meant is asked before what is taken for them
@@ -190,16 +191,44 @@ def _distance(audit: Audit) -> Iterator[str]:
     if audit.is_best:
         yield f"a step takes {format_seconds(predicted.step_time_s)} predicted: {audit.distance_note}"
         return
-    is_slower = audit.slower_by > 0  # else the way to the best gains nothing
-    whole = next((change for change in audit.changes if change.whole and is_slower), None)
-    words = "" if whole is None else change_words(whole)
-    way = f": {words}" if 0 < len(words) <= LONGEST_CHANGE else ""
+    way = _way(audit, predicted) if audit.slower_by > 0 else ""  # else it gains nothing
     note = f" ({audit.distance_note})" if audit.distance_note else ""
+    part = _largest_part(predicted) if audit.basis == "predicted" else ""
     yield (
-        f"a step takes {format_seconds(audit.step_time_s or predicted.step_time_s)} {audit.basis}, "
+        f"a step takes {format_seconds(audit.step_time_s or predicted.step_time_s)} {audit.basis}{part}, "
         f"{format_over_best(audit.slower_by)}, "
         f"{format_seconds(best.estimate.step_time_s)} predicted{note}{way}"
     )
+
+
+def _way(audit: Audit, predicted: Estimate) -> str:
+    """The way to the best in words; where it is long, the change of few words that gains most of it."""
+    whole = next((change for change in audit.changes if change.whole), None)
+    words = "" if whole is None else change_words(whole)
+    if 0 < len(words) <= LONGEST_CHANGE:
+        return f": {words}"
+    short = [
+        change
+        for change in audit.changes
+        if not (change.whole or change.tied)
+        and 0 < len(change_words(change)) <= LONGEST_CHANGE
+        and fit_of(change.out_of_memory_chance) == "fits"
+    ]
+    if audit.best is None or not short:
+        return ""
+    first = max(short, key=lambda change: change.seconds_gained)
+    between = predicted.step_time_s - audit.best.estimate.step_time_s
+    share = "most of it is" if first.seconds_gained > between / 2 else "first"
+    return f"; {share} {change_words(first)} (-{format_seconds(first.seconds_gained)})"
+
+
+def _largest_part(predicted: Estimate) -> str:
+    """What of a step that is no computation takes most of it, where that is more than half; else empty."""
+    part = max(PART_NAMES, key=lambda name: getattr(predicted.time, name))
+    share = getattr(predicted.time, part) / predicted.step_time_s
+    if part == "compute_s" or share < EVEN:
+        return ""
+    return f" ({share:.0%} is {PART_NAMES[part]})".replace("%", " %")
 
 
 def change_words(change: Change) -> str:

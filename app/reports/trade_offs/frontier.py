@@ -23,7 +23,7 @@ def frontier_table(plan: ServingPlan) -> Table:
         rows=tuple(_row(point) for point in points),
         align="lrrrrrrrrl",
         note=none
-        or "output tokens; a user's are 1/median time per output token; dollars of the GPUs' whole time",
+        or "output tokens; a user's are 1/median time per output token; dollars without prompts' share",
     )
 
 

@@ -58,6 +58,7 @@ def stored_parts(config: Mapping[str, Any], num_layers: int) -> StoredParts:
         experts=formats["experts"],
         edge_layers=0 if formats["mlp"] else _edges(left["mlp"]),
         block=_block(stated),
+        group=_group(stated),
     )
 
 
@@ -76,6 +77,21 @@ def _block(stated: Mapping[str, Any]) -> int:
         weights = group.get("weights") if isinstance(group, dict) else None
         sides.add(_side(weights.get("block_structure")) if isinstance(weights, dict) else 0)
     return max(sides)
+
+
+def _group(stated: Mapping[str, Any]) -> int:
+    """Weights along the inputs of a matrix that share a scale; 0 where none are stated, or rows do.
+
+    >>> groups = {"group_0": {"weights": {"strategy": "group", "group_size": 64}}}
+    >>> _group({"quant_method": "awq", "group_size": 128}), _group({"config_groups": groups})
+    (128, 64)
+    """
+    groups = stated.get("config_groups")
+    sizes = [stated.get("group_size")]
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        sizes.append(weights.get("group_size") if isinstance(weights, dict) else None)
+    return max((size for size in sizes if type(size) is int and 0 < size <= _WIDEST_BLOCK), default=0)
 
 
 def _side(block: object) -> int:

@@ -127,6 +127,8 @@ def _grouped_projections(work: Workload, shard: ShardShape) -> tuple[Op, ...]:
         saved_elements=shard.sharded_tokens * H,
     )
     qkv = replace(qkv, joins=QUERY_KEY_VALUE)
+    if "norm_outputs" in stack.timing.recomputed_modules:
+        qkv = drop_input(qkv)
     kept = norm_saved_bytes(qk_bytes, wide=stack.memory.keeps_wide_norms, trained=work.job.adapter is None)
     passes = norm_accesses(model, stack) if stack.timing.chained_modules else FUSED
     norms = elementwise(

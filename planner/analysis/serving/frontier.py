@@ -17,6 +17,7 @@ import numpy as np
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.serving.bands import unmeasured_axes
 from planner.questions.serving.understand import Asked
+from planner.serving.answer import prompt_time_share
 from planner.serving.board import RESOLUTION, enumerate_options
 from planner.serving.capacity import closed_run
 from planner.serving.plan import ServingPlan, ServingRequest
@@ -110,7 +111,7 @@ def _point(request: ServingRequest, option: Option, concurrency: int) -> Frontie
         for name, values in (("ttft", ttft), ("tpot", tpot), ("end_to_end", whole))
     }
     limits = {"ttft": job.ttft_s, "tpot": job.tpot_s, "end_to_end": job.end_to_end_s}
-    price = request.usd_per_gpu_hour
+    price, outputs = request.usd_per_gpu_hour, 1 - prompt_time_share(option, run.mean_batch)
     return FrontierPoint(
         label=option.label,
         num_gpus=option.num_gpus,
@@ -120,6 +121,6 @@ def _point(request: ServingRequest, option: Option, concurrency: int) -> Frontie
         tokens_per_s_per_gpu=per_gpu,
         ttft_s=at["ttft"],
         tpot_s=at["tpot"],
-        usd_per_million_output_tokens=None if price is None else price / HOUR / per_gpu * MEGA,
+        usd_per_million_output_tokens=None if price is None else outputs * price / HOUR / per_gpu * MEGA,
         kept=all(limit is None or at[name] <= limit for name, limit in limits.items()),
     )

@@ -9,7 +9,9 @@ from typing import Literal
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
+from planner.audit.environment import slow_settings
 from planner.audit.read import Reading
+from planner.audit.serving.binding import binding
 from planner.audit.serving.changes import (
     ServerChange,
     best_per_s,
@@ -17,17 +19,21 @@ from planner.audit.serving.changes import (
     pool_changes,
     server_changes,
 )
+from planner.audit.serving.full_load import asked_of, full_load, full_load_notes
+from planner.audit.serving.hosts import spanned
 from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.lora import waiting_adapters
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
 from planner.audit.serving.server import Server, Unknown, as_planned
-from planner.audit.serving.start import Start, server_deployment, start_of
+from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import length_notes
-from planner.questions.serving.understand import Asked, understand_serving
+from planner.questions.serving.understand import Asked
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.errors import NoFeasiblePlanError
+from topology.hardware.datasheets import fleet_gpus
 
 SLOW = 2.0
 """Times that a measured server is slower than predicted, from which that is what an audit says first."""
@@ -58,6 +64,9 @@ class LoadAudit:
     fits: bool = True
     assumed: tuple[str, ...] = ()
     """What was taken for lengths that nobody gave."""
+
+    binds: tuple[str, str] | None = None
+    """What keeps requests waiting for their first token, and what helps."""
 
     @property
     def measured_per_s(self) -> float | None:
@@ -125,6 +134,8 @@ class ServingAudit:
     prefill: Server | None = None
     """The prefill pool, where `server` and `start` are of the decode pool alone."""
     prefill_start: Start | None = None
+    slowing: tuple[tuple[str, str], ...] = ()
+    """What makes the server slow under any load, and what helps."""
 
     @property
     def num_gpus(self) -> int | None:
@@ -141,8 +152,12 @@ class ServingAudit:
     @property
     def fits(self) -> bool | None:
         """Whether the server holds its requests; None where that is not known."""
+        if self.reading.served is not None and self.reading.served.stopped:
+            return False
         if any(start.starts is False for start in self.starts):
             return False
+        if not all(start.certain for start in self.starts):
+            return None
         return all(load.fits for load in self.loads) if self.loads else None
 
     @property
@@ -158,26 +173,51 @@ class ServingAudit:
 
 
 def audited_server(
-    cal: Calibration, reading: Reading, server: Server | Unknown, loads: Sequence[ServedLoad]
+    cal: Calibration,
+    reading: Reading,
+    server: Server | Unknown,
+    loads: Sequence[ServedLoad],
+    asked: ServeFlags | None = None,
 ) -> ServingAudit:
-    """Judge a server under every load."""
+    """Judge a server under every load; without any under the most that it carries, as a plan without one is.
+
+    Args:
+        cal: Kernel and collective tables.
+        reading: What the files say.
+        server: As they start it.
+        loads: Under which it is judged.
+        asked: Lengths and limits of requests where no load is said; None asks a load of whoever calls.
+    """
     doubts = tuple(dict.fromkeys(reading.doubts))
     if isinstance(server, Unknown):
         return ServingAudit(reading=reading, missing=server.missing, doubts=doubts)
     doubts, start = (*doubts, *server.assumed), _start(server)
+    audit = ServingAudit(
+        reading=reading, server=server, doubts=doubts, start=start, slowing=tuple(_slowing(reading, server))
+    )
+    if server.unpriced:
+        return replace(audit, missing=(server.unpriced,))
+    if not loads and asked is not None and start.starts is not False:
+        loads = full_load(cal, server, asked, start.cache_tokens)
+        notes = tuple(note for load in loads for note in full_load_notes(load, asked))
+        audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:
-        return ServingAudit(reading=reading, server=server, missing=(_NO_LOAD,), doubts=doubts, start=start)
+        return replace(audit, missing=() if start.starts is False else (_NO_LOAD,))
     if start.starts is False:
         judged = tuple(LoadAudit(load=load, fits=False) for load in loads)
     else:
         judged = tuple(_under(cal, server, load) for load in loads)
-    return ServingAudit(reading=reading, server=server, loads=judged, doubts=doubts, start=start)
+    return replace(audit, loads=judged)
 
 
 def audited_pools(
-    cal: Calibration, reading: Reading, pools: Pools, loads: Sequence[ServedLoad]
+    cal: Calibration,
+    reading: Reading,
+    pools: Pools,
+    loads: Sequence[ServedLoad],
+    asked: ServeFlags | None = None,
 ) -> ServingAudit:
-    """Judge a prefill and a decode pool under every load.
+    """Judge a prefill and a decode pool under every load, without any under the most that they carry.
 
     What was taken for granted is said of each: read together, the words of one would deny those of the other.
     """
@@ -189,7 +229,14 @@ def audited_pools(
         doubts=tuple(dict.fromkeys(doubts)),
         start=_start(pools.decode),
         prefill_start=_start(pools.prefill),
+        slowing=tuple(dict.fromkeys((*_slowing(reading, pools.prefill), *_slowing(reading, pools.decode)))),
     )
+    if unpriced := pools.prefill.unpriced or pools.decode.unpriced:
+        return replace(audit, missing=(unpriced,))
+    if not loads and asked is not None and not any(start.starts is False for start in audit.starts):
+        loads = full_load(cal, pools, asked, min(start.cache_tokens for start in audit.starts))
+        notes = tuple(note for load in loads for note in full_load_notes(load, asked))
+        audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:
         return replace(audit, missing=(_NO_LOAD,))
     if any(start.starts is False for start in audit.starts):
@@ -197,16 +244,32 @@ def audited_pools(
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
 
 
+def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
+    """What makes a server slow whatever it is sent: tensor parallelism over hosts, variables of its files."""
+    hierarchy = started_deployment(server).hierarchy
+    yield from spanned(server, hierarchy)
+    ranks = server.layout.num_gpus
+    each = min(server.host_gpus or hierarchy.gpus_per_node, hierarchy.gpus_per_node)
+    shared, several, peers = min(ranks, each) > 1, ranks > each, hierarchy.gpu.peer_to_peer
+    variables, anywhere = reading.variables, reading.slow_variables
+    for slow in slow_settings(variables, anywhere, shared=shared, several=several, peers=peers):
+        yield f"{slow.message}, which is not priced", slow.variable.fix
+    for text in server.slow:
+        yield text, "leave it out"
+    yield from waiting_adapters(server.adapters, server.engine)
+
+
 _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
 
 
 def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
-    flags = replace(_flags(pools.decode, load.flags), mode="disaggregated", gpus=str(pools.num_gpus))
-    asked = understand_serving(flags, model=pools.decode.model)
+    asked = asked_of(pools, load.flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
     assumed = tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(pools.prefill, request.job.input_tokens):
+        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
@@ -214,14 +277,19 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    if now.prefill_short is not None:
-        short = now.prefill_short
-        findings += ((f"prompts wait: prefill workers compute {short.busy:.0%} of the time", short.words),)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = pool_changes(now=now, best=best)
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
+    return LoadAudit(
+        load=load,
+        running=now,
+        best=best,
+        changes=changes,
+        findings=findings,
+        assumed=assumed,
+        binds=binding(pools.decode, now),
+    )
 
 
 def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Iterator[tuple[str, str]]:
@@ -255,21 +323,42 @@ def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Itera
 
 def started_deployment(server: Server) -> Deployment:
     """The deployment of a server, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = asked_of(server, ONE_REQUEST).requests[0]
     return server_deployment(server, as_planned(server, request), hierarchy)
+
+
+def on_gpus_that_hold(server: Server) -> Server:
+    """The server; where no file names its GPUs and the usual ones lack memory, on the first that hold it.
+
+    A file that is published runs somewhere: GPUs whose memory its weights overflow are not those.
+    """
+    if server.knows_gpu or (first := _start(server)).cache_bytes > 0 or first.refusal is not None:
+        return server
+    for kind in fleet_gpus():
+        moved = replace(server, gpu=kind)
+        if (tried := _start(moved)).holds and tried.refusal is None:
+            left = [words for words in server.assumed if "--gpu)" not in words]
+            why = f"on {kind}: no file names a kind of GPU, and {server.gpu} does not hold it (--gpu)"
+            return replace(moved, assumed=(*left, why))
+    return server
 
 
 def _start(server: Server) -> Start:
     """What the server holds when it starts, whatever it is sent."""
-    request, hierarchy = understand_serving(_flags(server, ONE_REQUEST), model=server.model).requests[0]
+    request, hierarchy = asked_of(server, ONE_REQUEST).requests[0]
     return start_of(server, as_planned(server, request), hierarchy)
 
 
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
-    asked = understand_serving(_flags(server, load.flags), model=server.model)
+    asked = asked_of(server, load.flags)
     request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
+    if (sized := as_sized(server, request, hierarchy)) is not server:
+        server, asked = sized, asked_of(sized, load.flags)
+        request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(server, request.job.input_tokens):
+        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running(cal, server, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
     findings += none
@@ -277,28 +366,20 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
+    binds = binding(server, now)
     if not load.compares:
-        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed)
+        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed, binds=binds)
     best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
     best = best_with(best, changes)
-    return LoadAudit(load=load, running=now, best=best, changes=changes, findings=findings, assumed=assumed)
-
-
-def _flags(server: Server, load: ServeFlags) -> ServeFlags:
-    """The question whose answer is the best server of these GPUs, with the same checkpoint and cache."""
-    return replace(
-        load,
-        model=server.model.name,
-        gpus=str(server.num_gpus),
-        gpu=server.gpu,
-        engine=server.engine,
-        weights=server.weights,
-        kv_dtype=server.kv_dtype,
-        memory_fraction=None if server.memory_fraction is None else str(server.memory_fraction),
-        drafter=server.drafter or None,
-        draft_tokens=str(server.draft_tokens) if server.drafter else None,
-        mode="aggregated",
+    return LoadAudit(
+        load=load,
+        running=now,
+        best=best,
+        changes=changes,
+        findings=findings,
+        assumed=assumed,
+        binds=binds,
     )
 
 
@@ -316,9 +397,23 @@ def _unrated(request: ServingRequest) -> ServingRequest:
     return replace(request, job=replace(request.job, request_rate_per_s=None))
 
 
+def _refused_prompt(server: Server, prompt: int) -> bool:
+    """Whether a prompt is refused, as it is longer than a step and is not cut."""
+    return server.longest_prompt is not None and server.longest_prompt < prompt
+
+
 def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, str]]:
     """What of the settings is wrong for the load, with what helps."""
     job = request.job
+    prompt = job.input_tokens_p99 or job.input_tokens
+    if _refused_prompt(server, prompt):
+        whose = f"prompts of {prompt:,} tokens, the longest of a hundred,"
+        if _refused_prompt(server, job.input_tokens):
+            whose = f"prompts of {job.input_tokens:,} tokens"
+        yield (
+            f"{whose} are refused: max_num_tokens is {server.token_budget:,}, and no prompt is cut",
+            f"set max_num_tokens {prompt:,} or more, or enable_chunked_prefill: true",
+        )
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     if server.longest is not None and server.longest < longest:
         yield (
@@ -332,5 +427,3 @@ def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, st
             f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
             "raise the limit on requests that run, or leave it to the engine",
         )
-    for text in server.slow:
-        yield text, "leave it out"

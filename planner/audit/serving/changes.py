@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import scheduler_default, serving_stack
+from planner.audit.serving.refused import converts_e4m3
 from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
@@ -57,7 +58,7 @@ def server_changes(
     now: RunningServer,
     best: ServingPlan | None,
 ) -> tuple[ServerChange, ...]:
-    """What carries more requests within the same limits: all of the best server, then what gains most alone.
+    """What carries more requests within the same limits: all of the best server, then what gains alone.
 
     Args:
         cal: Kernel and collective tables.
@@ -89,7 +90,7 @@ def server_changes(
                 ServerChange(set=words, plan=then.plan, requests_per_s=then.requests_per_s, narrower=narrower)
             )
     alone = max((change.requests_per_s for change in changes if not change.narrower), default=0.0)
-    if best is not None and best_per_s(best) > max((1 + LEAST_GAIN) * now.requests_per_s, alone):
+    if best is not None and best_per_s(best) > (1 + LEAST_GAIN) * max(now.requests_per_s, alone):
         words = _otherwise(now.plan, best, best.decode)
         changes.append(ServerChange(set=words, plan=best, requests_per_s=best_per_s(best), whole=True))
     return tuple(sorted(changes, key=lambda change: (not change.whole, -change.requests_per_s)))
@@ -145,7 +146,7 @@ def _neighbours(server: Server, hierarchy: Hierarchy) -> Iterator[Server]:
     leaves_room = stack.fraction_of != "static"  # else what the server takes by itself is no constant
     if leaves_room and server.memory_fraction is not None and server.memory_fraction < stack.memory_fraction:
         yield replace(server, memory_fraction=None)
-    if server.kv_dtype != "fp8":
+    if server.kv_dtype != "fp8" and converts_e4m3(server.gpu):
         yield replace(server, kv_dtype="fp8")
 
 

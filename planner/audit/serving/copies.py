@@ -11,7 +11,7 @@ from pathlib import Path
 from planner.audit.launch import Launch
 from planner.audit.serving.pools import REPLICAS, above, servers_of_text
 from planner.audit.serving.server import Server
-from planner.formats.kinds import kind_of
+from planner.formats.kinds import UPSTREAM, kind_of
 from planner.formats.settings import NOT_KNOWN, Setting, whole_or_none
 from planner.formats.structured import yaml_settings
 from topology.base.errors import InputError
@@ -25,6 +25,8 @@ _FLAGS_OF_PLACE = frozenset({
 _LATER = ("node_rank", "data_parallel_rank", "data_parallel_start_rank")
 """Flags of a rank or node of one server that begins elsewhere, where they are not 0."""
 _WORKERS = re.compile(r"--worker-urls?[ =]+((?:[\"']?https?://[^\s\"'\\]+[\"']?[\s\\]*)+)")
+_COMMENT = re.compile(r"#[^\n]*")
+_PLACE = re.compile(r"(?:^|[;{\s])server\s+([^\s;]+)([^;]*);")
 _URL = re.compile(r"https?://[^\s\"'\\]+")
 _FRONT = re.compile(r"router|frontend|gateway|proxy|loadbalancer|ingress|epp|monitor|cache", re.IGNORECASE)
 """What of a chart stands before servers or beside them."""
@@ -103,10 +105,16 @@ def _asked_by_values(text: str, name: str) -> int:
 
 
 def _routed(texts: Mapping[str, str]) -> int:
-    """Places that a router is told of.
+    """Places that a router is told of: by its flags, or in a block ``upstream`` of nginx.
 
     >>> _routed({"router.sh": "vllm-router --worker-urls http://a:8000 http://b:8000 --port 80"})
     2
+    >>> _routed({"nginx.conf": "upstream llm { least_conn; server a:80; server b:80 weight=2; }"})
+    2
     """
-    places = (set(_URL.findall(match[1])) for text in texts.values() for match in _WORKERS.finditer(text))
-    return max((len(urls) for urls in places), default=0)
+    places = [set(_URL.findall(match[1])) for text in texts.values() for match in _WORKERS.finditer(text)]
+    blocks = [_COMMENT.sub("", match[1]) for text in texts.values() for match in UPSTREAM.finditer(text)]
+    places += [
+        {place for place, rest in _PLACE.findall(block) if "down" not in rest.split()} for block in blocks
+    ]
+    return max((len(names) for names in places), default=0)

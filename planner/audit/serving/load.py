@@ -6,7 +6,8 @@ A client's result says its load and what came of it; a script that starts `vllm 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,14 +49,49 @@ def is_result(name: str, text: str) -> bool:
     return Path(name).suffix in (".json", ".jsonl") and any(word in text for word in _RESULT_WORDS)
 
 
+_K = 1024
+_LENGTHS_IN_NAME = (
+    re.compile(r"(?:^|[_.-])(?P<input>\d{1,3})k(?P<output>\d{1,3})k(?=[_.-]|$)", re.IGNORECASE),
+    re.compile(
+        r"(?:^|[_.-])isl[_-]?(?P<input>\d{2,6})[_-]osl[_-]?(?P<output>\d{2,6})(?=[_.-]|$)", re.IGNORECASE
+    ),
+)
+_FLIGHT_IN_NAME = re.compile(r"(?:^|[_.-])(?:conc|concurrency)[_-]?(\d{1,6})(?=[_.-]|$)", re.IGNORECASE)
+
+
+def asked_in_name(name: str, asked: ServeFlags) -> ServeFlags:
+    """The load that the name of a file tells beside what is asked: lengths, and requests in flight.
+
+    >>> flags = asked_in_name("r1-b200-8k1k_tp8_conc1024.yaml", ServeFlags())
+    >>> flags.input_tokens, flags.output_tokens, flags.concurrency
+    ('8192', '1024', '1024')
+    """
+    stem = name.rpartition("/")[2].rpartition(".")[0]
+    for pattern, unit in zip(_LENGTHS_IN_NAME, (_K, 1), strict=True):
+        if (match := pattern.search(stem)) is not None:
+            asked = replace(
+                asked,
+                input_tokens=asked.input_tokens or str(int(match["input"]) * unit),
+                output_tokens=asked.output_tokens or str(int(match["output"]) * unit),
+            )
+            break
+    flight = _FLIGHT_IN_NAME.search(stem)
+    return asked if flight is None else replace(asked, concurrency=asked.concurrency or flight[1])
+
+
 def loads_of(
-    results: Mapping[str, str], texts: Mapping[str, str], asked: ServeFlags, given: Mapping[str, str]
+    results: Mapping[str, str],
+    texts: Mapping[str, str],
+    asked: ServeFlags,
+    given: Mapping[str, str],
+    names: Iterable[str] = (),
 ) -> tuple[ServedLoad, ...]:
     """Every load to judge a server under; none where nobody said one.
 
     Args:
         results: What benchmark clients wrote, by name; their loads are what was measured.
         texts: Scripts by name; the first client that one starts counts where nothing was measured.
+        names: Of all files: one may tell the load that it is for, where nothing else does.
         asked: Load and limits in the user's words. Limits hold for every load; a load holds over the files'.
         given: Variables of the environment that scripts read.
     """
@@ -75,6 +111,9 @@ def loads_of(
         client = client_of(text, given)
         if client is not None and (flags := _of_client(asked, client)) is not None:
             return (ServedLoad(flags=flags, source=f"the client that {name.rpartition('/')[2]} starts"),)
+    for name in names:
+        if (flags := asked_in_name(name, asked)).concurrency:
+            return (ServedLoad(flags=flags, source=f"as the name of {name.rpartition('/')[2]} says"),)
     return ()
 
 

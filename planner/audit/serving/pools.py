@@ -16,6 +16,7 @@ from pathlib import Path
 from planner.audit.launch import Launch, servers_started
 from planner.audit.manifests import script_of
 from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
+from planner.audit.serving.configured import configs_of
 from planner.audit.serving.server import Server, Unknown, server_of
 from planner.audit.serving.transport import Transport, transport_of
 from planner.formats.kinds import kind_of
@@ -72,7 +73,12 @@ class Pools:
 
 
 def pools_of(
-    texts: Mapping[str, str], given: Mapping[str, str], *, model: str | None, gpu: str | None
+    texts: Mapping[str, str],
+    given: Mapping[str, str],
+    *,
+    model: str | None,
+    gpu: str | None,
+    cluster: str | None = None,
 ) -> Pools | Unknown | None:
     """The two pools that files start; None where they start other than one kind of each.
 
@@ -83,7 +89,10 @@ def pools_of(
     phases = {launch.phase for launch in launches}
     if phases != {PROMPT_ONLY, OUTPUT_ONLY}:
         return None
-    pools = {phase: _server(texts, given, launches, phase, model=model, gpu=gpu) for phase in phases}
+    pools = {
+        phase: _server(texts, given, launches, phase, model=model, gpu=gpu, cluster=cluster)
+        for phase in phases
+    }
     missing = [why for pool in pools.values() if isinstance(pool, Unknown) for why in pool.missing]
     prefill, decode = pools[PROMPT_ONLY], pools[OUTPUT_ONLY]
     if isinstance(prefill, Unknown) or isinstance(decode, Unknown):
@@ -231,13 +240,16 @@ def _server(
     *,
     model: str | None,
     gpu: str | None,
+    cluster: str | None,
 ) -> Server | Unknown:
     """The workers of a phase: all of its commands must start the same."""
     servers: list[Server] = []
     for launch in launches:
         if launch.phase == phase:
             reading = read_texts(dict(_texts_for(texts, launches, launch)), given)
-            server = server_of(reading, model=model, gpu=gpu, of_pool=True)
+            server = server_of(
+                reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts), of_pool=True
+            )
             if isinstance(server, Unknown):
                 return server
             assumed = tuple(dict.fromkeys((*reading.doubts, *server.assumed)))

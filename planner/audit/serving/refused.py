@@ -1,14 +1,20 @@
-"""What an engine refuses before it loads anything: splits that leave a rest, and lengths beyond its model."""
+"""What an engine refuses before it loads anything: of splits, of lengths, of formats that a GPU lacks."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 
-from costmodel.models.catalog import hub_checkpoint
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.engine import is_before, serving_stack
+from planner.audit.serving.lora import broken_ranks
+from planner.audit.serving.refused_words import refused_words
 from planner.audit.serving.server import Server
+from planner.serving.infeasible import serves_weights
+from topology.catalog import gpus
+from topology.hardware.datasheets import generation_of
 
 _KEEPS_EXPERTS_WHOLE = {"vllm": "--enable-expert-parallel", "sglang": "--ep-size {tp}"}
 """What deals whole experts to ranks, of the engines that refuse a part of a block of scales."""
@@ -17,16 +23,29 @@ _STRETCHES = {
     "sglang": "--json-model-override-args with rope scaling, where the model was trained for it",
 }
 """What allows more positions than a checkpoint has, of the engines that refuse them otherwise."""
-_FORMAT = re.compile(r"-(?:fp8|bf16)$")
 
 
-def refusal_of(server: Server) -> tuple[str, str] | None:
-    """Why the engine refuses the server's settings, and what helps; None where it takes them."""
-    return next(_refusals(server), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenLaw:
+    """Why an engine refuses settings, and what helps.
+
+    `certain` tells whether it surely does: some releases have kernels that others lack.
+    """
+
+    why: str
+    fix: str
+    certain: bool = True
+
+
+def refusal_of(server: Server) -> BrokenLaw | None:
+    """Why the engine refuses the server's settings; None where it takes them. What is sure comes first."""
+    laws = (BrokenLaw(why=why, fix=fix) for why, fix in _refusals(server))
+    return next(chain(laws, _doubtful(server)), None)
 
 
 def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     """Every law that the settings break, with what keeps it."""
+    yield from refused_words(server)
     model, layout = server.model, server.layout
     heads = model.num_attention_heads
     if HEADS.rest(heads, layout.tp):
@@ -34,7 +53,90 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     if layout.pp > model.num_layers:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
     yield from _cut_blocks(server)
+    yield from _cut_groups(server)
     yield from _beyond_positions(server)
+    yield from _lacking_formats(server)
+    yield from _drafting_stages(server)
+    yield from broken_ranks(server.adapters, serving_stack(server.engine))
+
+
+EIGHT_BIT = (8, 9)
+"""Compute capability of NVIDIA's from which GPUs convert e4m3, fp8e4nv in Triton's words."""
+_E4M3 = ("fp8", "fp8_e4m3")
+
+
+def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
+    """Weights and products in a format that the GPU lacks, by the laws of `plan serve`."""
+    if not server.knows_gpu:
+        return
+    gpu, stack = gpus()[server.gpu], serving_stack(server.engine)
+    generation = generation_of(gpu)
+    if not serves_weights(stack, gpu, server.weights):
+        lacks = f"{gpu.name} does not multiply in {server.weights}"
+        yield (
+            f"{lacks}, and {server.engine} does not widen such weights there",
+            "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU",
+        )
+    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
+    if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
+        yield (
+            f"bfloat16 needs compute capability 8.0, and {gpu.name} has {generation.compute_capability}",
+            "give --dtype half",
+        )
+
+
+def converts_e4m3(gpu: str) -> bool:
+    """Whether any kernel reads a cache in e4m3 on the GPU.
+
+    >>> converts_e4m3("rtx-4090"), converts_e4m3("a100-sxm-80gb")
+    (True, False)
+    """
+    generation = generation_of(gpus()[gpu])
+    return generation.maker != "nvidia" or generation.capability >= EIGHT_BIT
+
+
+def _doubtful(server: Server) -> Iterator[BrokenLaw]:
+    """What some releases refuse: a cache in e4m3 on GPUs that do not convert it, drafts over stages.
+
+    vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
+    """
+    generation = generation_of(gpus()[server.gpu])
+    lacks = server.knows_gpu and not converts_e4m3(server.gpu)
+    if lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
+        yield BrokenLaw(
+            why=f"a cache in {server.cache_format} (e4m3) needs compute capability 8.9 in Triton's kernels, "
+            f"and {server.gpu} has {generation.compute_capability}",
+            fix="leave --kv-cache-dtype out, or give fp8_e5m2",
+            certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
+        )
+    if server.little_shm and server.layout.num_gpus > 1:
+        yield BrokenLaw(
+            why=f"{server.layout.num_gpus} ranks share 64 MB at /dev/shm, as containers have it unless told",
+            fix="mount an emptyDir of medium Memory at /dev/shm, or say ipc: host or shm_size",
+            certain=False,
+        )
+    if server.shares is not None:
+        yield BrokenLaw(
+            why=f"{server.shares.words}: the later one finds too little free",
+            fix="give them shares of less than 1 in all, or GPUs of their own",
+            certain=server.shares.one_host,
+        )
+    if server.drafter and server.layout.pp > 1 and server.engine == "vllm":
+        yield BrokenLaw(
+            why=f"pp {server.layout.pp} beside speculation, which vLLM is reported not to start with",
+            fix="leave the speculation out, or split by tp alone",
+            certain=False,
+        )
+
+
+def _drafting_stages(server: Server) -> Iterator[tuple[str, str]]:
+    """Speculation over pipeline stages, which the first engine of vLLM refuses (issues 6911 and 14117)."""
+    stages, first = server.layout.pp, is_before(server.version, "0.8")
+    if server.drafter and stages > 1 and server.engine == "vllm" and first:
+        yield (
+            f"vLLM {server.version} refuses pipeline stages (pp {stages}) beside speculation",
+            "leave the speculation out, or split by tp alone",
+        )
 
 
 def _cut_blocks(server: Server) -> Iterator[tuple[str, str]]:
@@ -56,15 +158,30 @@ def _cut_blocks(server: Server) -> Iterator[tuple[str, str]]:
     yield f"{what}'s share of a rank, {share}, is no multiple of the checkpoint's block of {block}", fix
 
 
+def _cut_groups(server: Server) -> Iterator[tuple[str, str]]:
+    """Inputs of a rank that are no multiple of a group of scales (vllm issue 11671): of the product down."""
+    model, tp, group = server.model, server.layout.tp, server.model.stored.group
+    width = model.intermediate_size
+    if not group or model.is_moe or server.engine == "trtllm" or HEADS.rest(width, group * tp) == 0:
+        return
+    padded = -(-width // (group * tp)) * group * tp
+    share = f"a feed-forward's share of a rank, {width:,} / {tp} = {width / tp:g},"
+    ranks = math.gcd(width // group, tp)
+    yield (
+        f"{share} is no multiple of the checkpoint's groups of {group}",
+        f"set tp {ranks}, or pad it to {padded:,} before it is quantised",
+    )
+
+
 def _beyond_positions(server: Server) -> Iterator[tuple[str, str]]:
     """A length beyond the positions of the checkpoint whose configuration is known."""
     positions, longest, how = server.model.max_sequence_length, server.longest, _STRETCHES.get(server.engine)
     if how is None or longest is None or longest <= positions or server.stretches:
         return
-    tail = hub_checkpoint(server.model).lower().rpartition("/")[2]
-    if not tail or _FORMAT.sub("", server.checkpoint.lower().rpartition("/")[2]) != _FORMAT.sub("", tail):
+    if not server.knows_positions:
         return
+    name = server.checkpoint or server.model.name
     yield (
-        f"requests of {longest:,} tokens go beyond the {positions:,} positions of {server.model.name}",
+        f"requests of {longest:,} tokens go beyond the {positions:,} positions of {name}",
         f"allow at most {positions:,} tokens, or give {how}",
     )

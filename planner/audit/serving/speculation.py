@@ -22,6 +22,8 @@ def drafts_of(facts: JobFacts, model: ModelSpec, assumed: list[str]) -> tuple[st
     A layer of the model's own is called mtp, nextn or, by SGLang, EAGLE; a head trained for it EAGLE-3.
     """
     value = facts.value("said.speculation")
+    if value is None and facts.value("said.draft_tokens") and model.num_nextn_predict_layers:
+        value = "mtp"  # vLLM before 0.8: a number of drafts alone takes the model's own layer (issue 14117)
     if value is None:
         return "", 0
     method, count = str(value), facts.value("said.draft_tokens")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
-from costmodel.serving.deployment import Deployment, is_as_published
+from costmodel.serving.deployment import Deployment, is_as_published, weight_bytes
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
 from costmodel.serving.memory import tile_share
-from planner.audit.serving.refused import refusal_of
+from planner.audit.serving.logged import as_printed, prints_cache
+from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
 from planner.audit.serving.server import Server
 from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of
@@ -32,38 +33,64 @@ class Start(HeldCache):
     Attributes:
         refuses: Whether the engine refuses to start where one longest request does not fit.
         certain: Whether the GPUs are known; a verdict on a guess has no licence.
+        guess: The kind of GPU that was taken where none is known; "" where it is.
+        uncounted: Flags that move memory, or may, and that nothing reads; no verdict of memory beside them.
+        exact: Whether the cache is stated or printed, and no estimate.
+        estimate: Where its log prints the cache, what was estimated without it, in words.
+        knows_longest: Whether the longest request is said, or that of the checkpoint.
         wide: What of the checkpoint is wider than its name says, in words.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
-        refusal: Why the engine refuses its settings whatever they take, and what helps.
+        refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
 
     refuses: bool
     certain: bool = True
+    guess: str = ""
+    uncounted: tuple[str, ...] = ()
+    exact: bool = False
+    estimate: str = ""
+    knows_longest: bool = True
     wide: str = ""
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
-    refusal: tuple[str, str] | None = None
+    refusal: BrokenLaw | None = None
 
     @property
     def starts(self) -> bool | None:
         """False where the upper end of the cache is too small, None where only the estimate is.
 
+        None, too, where the GPUs are a guess: nothing of their memory is a verdict then.
+        """
+        if self.whole_memory or (self.refusal is not None and self.refusal.certain):
+            return False
+        if not self.certain:
+            return None
+        if self.holds:
+            return True if self.refusal is None and (self.knows_longest or not self.refuses) else None
+        most_bytes = self.cache_bytes + self.doubt_bytes
+        return False if most_bytes < (max(self._needed_bytes, 1.0) if self.knows_longest else 1.0) else None
+
+    @property
+    def _needed_bytes(self) -> float:
+        """Cache without which the engine refuses to start."""
+        return self.request_bytes if self.refuses else 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the cache, by the estimate, is as large as the engine asks.
+
         An engine that takes longer requests than its cache starts all the same with any cache at all.
         """
-        if self.whole_memory or self.refusal is not None:
-            return False
-        needed = self.request_bytes if self.refuses else 0.0
-        if self.cache_bytes >= needed and self.cache_bytes > 0:
-            return True
-        most_bytes = self.cache_bytes + self.doubt_bytes
-        return False if self.certain and most_bytes < max(needed, 1.0) else None
+        return self.cache_bytes >= self._needed_bytes and self.cache_bytes > 0
 
     @property
     def doubt_bytes(self) -> float:
         """Bytes by which the cache may be larger or smaller than estimated."""
+        if self.exact:
+            return 0.0
         return ENGINE_UNCERTAINTY * self.beside_bytes + WEIGHTS_UNCERTAINTY * self.weights_bytes
 
     @property
@@ -74,25 +101,30 @@ class Start(HeldCache):
     @property
     def finding(self) -> tuple[str, str] | None:
         """What is wrong, and what helps."""
-        if self.refusal is not None:
-            return f"the server does not start: {self.refusal[0]}", self.refusal[1]
+        if self.refusal is not None and (self.refusal.certain or self.starts is None):
+            does = "does not" if self.refusal.certain else "may not"
+            return f"the server {does} start: {self.refusal.why}", self.refusal.fix
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
-        if self.starts and self.concurrency >= 1:
+        if self.holds and self.concurrency >= 1:
             return None
-        verb = {False: "does not start", None: "may not start", True: "cannot serve its longest request"}
+        verb = "cannot serve its longest request"
+        if not self.holds:
+            verb = "does not start" if self.starts is False else "may not start"
         needed = format_bytes(self.request_bytes)
         narrow = f" ({format_bytes(self.request_bytes / 2)} in fp8)" if self.wide_cache else ""
         why = (
             f"one request of {self.longest:,} tokens needs {needed} of cache{narrow}, longer than the cache, "
             f"which holds {max(self.cache_tokens, 0):,} tokens"
         )
+        if not self.knows_longest:
+            why += "; its length is a guess, that of another checkpoint of this shape"
         if self.cache_bytes <= 0:
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
             why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
         wide = f"; {self.wide}" if self.wide else ""
-        return f"the server {verb[self.starts]}: {why}{wide}", self.remedy or (
+        return f"the server {verb}: {why}{wide}", self.remedy or (
             "take narrower weights or cache, or more GPUs"
         )
 
@@ -101,18 +133,53 @@ class Start(HeldCache):
         """The memory in the engine's own terms."""
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
         tokens = f"{max(self.cache_tokens, 0):,} tokens"
+        taken = f"on a guessed {self.guess} it would hold " if self.guess else ""
+        taken = "by its log " if self.estimate else taken
+        without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
+        guessed = "" if self.knows_longest else ", a guess"
         return (
-            f"weights {weights} a GPU, cache {cache} a GPU, {tokens}; "
-            f"maximum concurrency for {self.longest:,} tokens a request: {max(self.concurrency, 0.0):.2f}x"
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; maximum concurrency for "
+            f"{self.longest:,} tokens a request{guessed}: {max(self.concurrency, 0.0):.2f}x{without}"
         )
 
 
 def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Start:
     """What a server holds when it starts, and the settings with which it does where it does not."""
-    start = replace(_start_as_given(server, request, hierarchy), refusal=refusal_of(server))
-    if start.refusal is not None or (start.starts and start.concurrency >= 1):
+    start = _logged(server, _start_as_given(server, request, hierarchy))
+    start = replace(start, refusal=refusal_of(server))
+    if (start.refusal is not None and start.refusal.certain) or (start.holds and start.concurrency >= 1):
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
+
+
+def _logged(server: Server, start: Start) -> Start:
+    """The start as the server's log prints it: a printed cache is no estimate, whatever else is not known."""
+    printed = as_printed(start, server.printed)
+    if not prints_cache(server.printed):
+        return printed
+    words = replace(start, uncounted=()).words
+    return replace(printed, certain=True, guess="", uncounted=(), exact=True, estimate=words)
+
+
+LEAST_SHARE, MOST_SHARE = 0.01, 0.99
+
+
+def as_sized(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Server:
+    """The server with the memory setting that leaves the cache which its log prints or its words state."""
+    if not (
+        prints_cache(server.printed) or server.cache_bytes is not None or server.cache_tokens is not None
+    ):
+        return server
+    free = replace(server, cache_bytes=None, cache_tokens=None)
+    left = _start_as_given(free, request, hierarchy)
+    sized = _logged(server, _start_as_given(server, request, hierarchy))
+    stack = server_deployment(free, request, hierarchy).stack
+    share = stack.memory_fraction
+    if stack.fraction_of == "free":
+        share *= sized.cache_bytes / left.cache_bytes if left.cache_bytes > 0 else 1.0
+    else:
+        share += (sized.cache_bytes - left.cache_bytes) / hierarchy.gpu.memory_bytes
+    return replace(free, memory_fraction=min(max(share, LEAST_SHARE), MOST_SHARE))
 
 
 LEAST_LENGTH = 2048
@@ -131,18 +198,18 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
     larger = replace(server, memory_fraction=more)
     most = max(more, LARGEST_SHARE)
     least = replace(narrow, memory_fraction=most, max_batch=FEW_REQUESTS, token_budget=SMALL_STEP)
-    small = (
+    small: tuple[str, ...] = (
         f"{100 * most:.0f} % of the memory",
         "a cache of fp8",
         f"{FEW_REQUESTS} requests at once",
         f"steps of {SMALL_STEP:,} tokens",
     )
-    for settings, changed in (
-        ((), server),
-        ((share,), larger),
-        (("a cache of fp8",), narrow),
-        (small, least),
-    ):
+    tries: list[tuple[tuple[str, ...], Server]] = [((), server), ((share,), larger)]
+    if converts_e4m3(server.gpu):
+        tries.append((("a cache of fp8",), narrow))
+    else:
+        least, small = replace(least, kv_dtype=server.kv_dtype), (small[0], *small[2:])
+    for settings, changed in (*tries, (small, least)):
         asked = replace(request, job=replace(request.job, kv_dtype=changed.kv_dtype))
         held = _start_as_given(changed, asked, hierarchy)
         doubt = 0.0 if changed is least else held.doubt_bytes
@@ -187,14 +254,36 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         longest=longest,
         shortens=server.fits_length,
     )
+    held = _as_stated(server, held)
+    uncounted = server.unread.uncounted
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
-        certain=server.knows_gpu,
+        certain=server.knows_gpu and not uncounted,
+        uncounted=uncounted,
+        exact=server.cache_bytes is not None,
+        guess="" if server.knows_gpu else server.gpu,
+        knows_longest=server.knows_positions or server.longest is not None or server.fits_length,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _as_stated(server: Server, held: HeldCache) -> HeldCache:
+    """What a server holds whose words keep weights on the host, or say how large its cache is.
+
+    Weights that stay on hosts are of layers, not of a stage's ends (vLLM, `maybe_offload_to_cpu`).
+    """
+    model = server.model
+    ends = (
+        (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size * weight_bytes("bf16")
+    )
+    apart = min(server.host_weights_bytes, max(held.weights_bytes - ends / server.layout.tp, 0.0))
+    cache = held.cache_bytes + apart if server.cache_bytes is None else server.cache_bytes
+    if server.cache_tokens is not None:
+        cache = min(cache, server.cache_tokens * held.request_bytes / held.longest)
+    return replace(held, weights_bytes=held.weights_bytes - apart, cache_bytes=cache)
 
 
 def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Deployment:
@@ -203,6 +292,7 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
         stack = replace(stack, memory_fraction=server.memory_fraction)
+    stack = replace(stack, mixed=stack.mixed or server.mixes)
     return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
 
 
@@ -211,6 +301,8 @@ def server_budget(server: Server, deployment: Deployment) -> int:
     stack, longest = deployment.stack, server.longest or server.model.max_sequence_length
     if server.token_budget:
         return server.token_budget
+    if server.whole_prompts:
+        return max(longest, LEAST_STEP)
     if longest <= stack.whole_prompts:
         return max(longest, LEAST_STEP)
     return scheduler_default(stack, deployment.hierarchy.gpu).token_budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 from costmodel.kernels.tables import load_calibration
 from planner.audit.facts import JobFacts
 from planner.audit.read import Reading, read_texts
-from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server
+from planner.audit.serving.audit import ServingAudit, audited_pools, audited_server, on_gpus_that_hold
+from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
-from planner.audit.serving.load import is_result, loads_of
+from planner.audit.serving.devices import with_shared_device
+from planner.audit.serving.hosts import with_hosts
+from planner.audit.serving.load import asked_in_name, is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.server import Server, planned_server, server_of
+from planner.audit.serving.shared_memory import has_little_shared_memory
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
@@ -51,21 +56,26 @@ def judged(
     *,
     model: str | None = None,
     gpu: str | None = None,
+    cluster: str | None = None,
     compares: bool = True,
 ) -> ServingAudit:
     """The audit of what was read; see `audited_server_texts`. Without `compares` it is a prediction alone."""
     scripts = {name: text for name, text in texts.items() if reading.kinds.get(name) in ("shell", "page")}
     loads = [
         replace(load, compares=load.compares and compares)
-        for load in loads_of(results, scripts, asked, given)
+        for load in loads_of(results, scripts, asked, given, reading.kinds)
     ]
-    pools = pools_of(texts, given, model=model, gpu=gpu)
+    if not loads:
+        asked = functools.reduce(lambda flags, name: asked_in_name(name, flags), reading.kinds, asked)
+    pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):
-        return audited_pools(load_calibration(), reading, pools, loads)
-    server = pools or server_of(reading, model=model, gpu=gpu)
+        return audited_pools(load_calibration(), reading, pools, loads, asked if compares else None)
+    server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
-        server = with_copies(server, texts, given)
-    return audited_server(load_calibration(), reading, server, loads)
+        server = with_shared_device(with_copies(on_gpus_that_hold(server), texts, given), texts, given)
+        server = with_hosts(server, texts)
+        server = replace(server, little_shm=has_little_shared_memory(texts, given))
+    return audited_server(load_calibration(), reading, server, loads, asked if compares else None)
 
 
 _FAMILIES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}

@@ -85,6 +85,8 @@ def _read_sharding(given: Given) -> dict[str, Any]:
         stage = 3 if not given["--torch-fsdp2-no-reshard-after-forward"] else 2
     instances, replicas = given["--num-distributed-optimizer-instances"], _data_parallel(given)
     facts: dict[str, Any] = {"layout.zero_stage": stage}
+    if given["--use-torch-fsdp2"]:  # core/distributed/torch_fully_sharded_data_parallel.py: no buffers
+        facts["stack.frees_loss"] = True
     if instances <= 1 or not stage:
         return facts | {"layout.shard_degree": None}
     if not replicas:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from costmodel.layout import (
     LayoutTable,
     ParallelLayout,
 )
+from costmodel.parallel.divisions import RANKS
 from costmodel.pipeline.schedules import RECORDS
 from planner.engines.contract import Contract
 from planner.engines.even_layers import weighted_ends
@@ -39,6 +41,7 @@ from planner.engines.setting import EngineSetting, Given, Word, fixed, flag, val
 from planner.engines.torchtitan.kernels import ATTENTION, CHUNKED, COMPILE, GRAPHS, KERNEL_LIMITS
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS, SCALING
 from planner.engines.torchtitan.saving import SAVING
+from planner.law import stop
 from planner.plan import Problem
 from topology.hardware.datasheets import generation_of
 
@@ -365,6 +368,28 @@ LIMITS = (
     ),
 )
 
+
+def _mesh_stops(given: Given) -> tuple[str, str] | None:
+    """Degrees that are all stated and do not multiply to the processes that are started (ParallelDims)."""
+    copies, shards = (given[word] for word in _DATA_DEGREES)
+    split = [given[word] for word in _MODEL_DEGREES]
+    if given.num_gpus is None or shards < 1 or copies < 1 or min(split) < 1:
+        return None
+    others = copies * math.prod(split)
+    product = others * shards
+    if product == given.num_gpus:
+        return None
+    degrees = {"replicate": copies, "shard": shards, **dict(zip(("tp", "pp", "cp"), split, strict=True))}
+    mesh = " · ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or f"shard {shards}"
+    left = 0 if RANKS.rest(given.num_gpus, others) else given.num_gpus // others
+    way = f"set {_DATA_DEGREES[1]} {left}, or start {product} GPUs" if left else f"start {product} GPUs"
+    return f"{mesh} is a mesh of {product}, and {given.num_gpus} GPUs are started", way
+
+
+_DATA_DEGREES = (f"{_P}data_parallel_replicate_degree", f"{_P}data_parallel_shard_degree")
+_MODEL_DEGREES = tuple(f"{_P}{axis}_parallel_degree" for axis in ("tensor", "pipeline", "context"))
+MESH = stop(name="mesh", reads=(*_DATA_DEGREES, *_MODEL_DEGREES), stops=_mesh_stops)
+
 TORCHTITAN = Contract(
     engine=TARGET,
     title="torchtitan",
@@ -373,6 +398,7 @@ TORCHTITAN = Contract(
     stacks=("torchtitan",),
     settings=SETTINGS,
     limits=LIMITS,
+    refusals=(MESH,),
     recomputes="all",
     even_layers=weighted_ends,
     environment=(

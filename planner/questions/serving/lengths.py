@@ -48,7 +48,7 @@ def request_lengths(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> 
     given = (_p99(flags.input_p99, inputs, "--input-p99"), _p99(flags.output_p99, outputs, "--output-p99"))
     usual: tuple[int | None, int | None] = (None, None)
     if flags.concurrency is None:
-        usual = _usual(inputs, outputs, model.max_sequence_length)
+        usual = usual_p99(inputs, outputs, model.max_sequence_length)
     return {
         "input_tokens": inputs,
         "output_tokens": outputs,
@@ -88,8 +88,14 @@ def length_notes(flags: ServeFlags, job: ServingJob) -> list[str]:
     return notes
 
 
-def _usual(inputs: int, outputs: int, context: int) -> tuple[int | None, int | None]:
-    """99th percentiles of both sides as published loads spread, less where a model's context is shorter."""
+def usual_p99(inputs: int, outputs: int, context: int) -> tuple[int | None, int | None]:
+    """99th percentiles of both sides as published loads spread, less where a context is shorter.
+
+    Args:
+        inputs: Mean tokens of a prompt.
+        outputs: Mean tokens of an output.
+        context: Most tokens of a request; where it holds no more than the means, neither has a percentile.
+    """
     most = [p99_per_mean("input") * inputs, p99_per_mean("output") * outputs]
     room, wanted = context - inputs - outputs, sum(most) - inputs - outputs
     if room <= 0:

@@ -10,9 +10,14 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan
+from tests.counts import tries
+from tests.patience import undisturbed
 from tests.unit.planner.deployment.fleets import resized
 from topology.base.errors import InputError
 from topology.builders import default_cluster
+
+SPAN_S = float(tries(2, 4))
+"""Of the load that is sent: each request is compared with its own simulation, so more of them are like cases."""
 
 
 def asked_for(**words: str) -> tuple[ServingPlan, Asked]:
@@ -40,6 +45,7 @@ def started_here() -> list[str]:
     return found
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "servers"),
@@ -56,11 +62,18 @@ def test_a_started_deployment_serves_as_its_simulation_says(
     plan, asked = asked_for(**words)
     if words["mode"] == "aggregated":
         plan = resized_to(plan, servers)
-    found = rehearse(plan, hierarchy_of(plan, asked.requests), span_s=4.0)
-    assert found.servers == servers
-    for name in WORDS:
-        assert abs(found.error(name, PERCENTILES.index(50))) <= 0.05, found
-        assert abs(found.error(name, PERCENTILES.index(99))) <= 0.10, found
+
+    def wrong() -> str:
+        found = rehearse(plan, hierarchy_of(plan, asked.requests), span_s=SPAN_S)
+        assert found.servers == servers
+        errors = [
+            (abs(found.error(name, PERCENTILES.index(percentile))), most)
+            for name in WORDS
+            for percentile, most in ((50, 0.05), (99, 0.10))
+        ]
+        return "" if all(error <= most for error, most in errors) else str(found)
+
+    assert undisturbed(wrong) == ""
     assert started_here() == []
 
 

@@ -18,6 +18,8 @@ from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
+from tests.executor.launch.processes import alive
+from tests.patience import wait_for
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
@@ -92,21 +94,15 @@ def test_visitors_take_turns(processes, tmp_path):
     def begun():
         return {path.with_suffix("") for path in tmp_path.glob("*.begun")}
 
-    def until(condition):
-        deadline = time.monotonic() + MANY_S
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
     with closing(Workers(processes, answer_s=MANY_S)) as pool, ThreadPoolExecutor(5) as threads:
         for gate in gates:
             threads.submit(pool.call, "hog", _held, gate)
-        until(lambda: len(begun()) == processes and len(pool._waiting) == 4 - processes)
+        assert wait_for(lambda: len(begun()) == processes and len(pool._waiting) == 4 - processes)
         first = begun()
         threads.submit(pool.call, "guest", _held, tmp_path / "guest")
-        until(lambda: len(pool._waiting) == 5 - processes)
+        assert wait_for(lambda: len(pool._waiting) == 5 - processes)
         min(first).touch()
-        until(lambda: begun() > first)
+        assert wait_for(lambda: begun() > first)
         second = begun() - first
         for gate in (*gates, tmp_path / "guest"):
             gate.touch()
@@ -135,10 +131,7 @@ def test_a_process_ends_with_its_server():
         assert worker.exists()
         time.sleep(FEW_S)
         server.kill()
-    deadline = time.monotonic() + MANY_S
-    while worker.exists() and "State:\tZ" not in (worker / "status").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert wait_for(lambda: not alive(int(worker.name)))
 
 
 class ChangedError(Exception):
@@ -149,6 +142,7 @@ def _changed():
     raise ChangedError
 
 
+@pytest.mark.clock
 def test_what_nobody_wants_any_more_is_given_up_at_once(one):
     """Its process is interrupted and answers the next question with all that it has loaded."""
     first = one.call("me", os.getpid)
@@ -159,6 +153,7 @@ def test_what_nobody_wants_any_more_is_given_up_at_once(one):
     assert time.monotonic() - began < MANY_S / 4
 
 
+@pytest.mark.clock
 def test_ten_questions_of_one_visitor_cost_the_last_alone(one):
     """Nine are left after a tenth of a second each; the place is free for the tenth."""
     first = one.call("me", os.getpid)
@@ -195,14 +190,15 @@ def _never_stop():
     time.sleep(MANY_S)
 
 
-def test_a_question_that_waits_can_be_given_up_too(one):
+def test_a_question_that_waits_can_be_given_up_too(one, tmp_path):
     """It leaves the line, and those behind it are answered."""
+    gate = tmp_path / "long"
     with ThreadPoolExecutor() as threads:
-        long = threads.submit(one.call, "you", time.sleep, 4)
-        while not one._under_way:
-            time.sleep(0.01)
+        long = threads.submit(one.call, "you", _held, gate)
+        assert wait_for(gate.with_suffix(".begun").exists)
         with pytest.raises(ChangedError):
             one.call_while(_changed, "me", os.getpid)
         assert one.waiting == 0
+        gate.touch()
         assert one.call("me", os.getpid) != os.getpid()
         long.result()

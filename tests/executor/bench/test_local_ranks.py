@@ -16,7 +16,8 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from executor.bench.local_ranks import RankError, run_ranks
-from tests.executor.launch.processes import addresses, alive, wait_for
+from tests.executor.launch.processes import addresses, alive
+from tests.patience import wait_for
 
 
 def _second_aborts(rank: int) -> None:

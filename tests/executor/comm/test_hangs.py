@@ -34,7 +34,7 @@ from executor.comm.hangs import (
 )
 from executor.comm.mesh import build_meshes
 from executor.torch_internals.groups import bound_groups, groups_here
-from tests.executor.launch.processes import wait_for
+from tests.patience import wait_for
 
 SCRIPT = "import sys; from tests.executor.comm.test_hangs import hang; hang(sys.argv[1])"
 pytestmark = pytest.mark.usefixtures("forked_scripts")

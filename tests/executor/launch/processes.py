@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
-PATIENCE_S = 90.0
 LISTENING = "0A"  # the state's number in /proc/net/tcp
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> bool:
-    """Whether something happened in time."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def family(root: int) -> tuple[int, ...]:

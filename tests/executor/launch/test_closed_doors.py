@@ -21,7 +21,8 @@ pytest.importorskip("torch")
 from costmodel.layout import ParallelLayout
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan, to_json
-from tests.executor.launch.processes import PATIENCE_S, addresses, alive, family, wait_for, words_of
+from tests.executor.launch.processes import addresses, alive, family, words_of
+from tests.patience import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[3]
 SECRETS = {

@@ -14,8 +14,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.executor.launch.processes import alive, family, wait_for
+from tests.executor.launch.processes import alive, family
 from tests.fork_server import RANKS, Forking, possible
+from tests.patience import wait_for
 
 pytestmark = pytest.mark.skipif(not possible(), reason="processes are not forked here")
 NAME = "program_of_a_test"

@@ -19,9 +19,10 @@ from executor.launch.supervise import with_plan, write_run
 from executor.training.settings import METRICS_FILE, RUN_FILE, RunSettings
 from planner.plan import to_json
 from tests.executor.launch.namespaces import INTERFACE, modules_on_hosts, possible
-from tests.executor.launch.processes import alive, family, wait_for
+from tests.executor.launch.processes import alive, family
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts, planned_on
 from tests.executor.training.test_training import run_here
+from tests.patience import wait_for
 from topology.fabric.degraded import degraded
 
 pytestmark = [

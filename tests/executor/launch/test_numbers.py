@@ -26,8 +26,9 @@ from executor.launch.turns import EARLIER_S
 from executor.training.settings import METRICS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
-from tests.executor.launch.processes import family, wait_for
+from tests.executor.launch.processes import family
 from tests.executor.launch.test_several_nodes import started
+from tests.patience import wait_for
 from topology.base.errors import InputError
 
 
@@ -170,6 +171,7 @@ def test_those_that_wait_learn_that_a_node_of_their_name_was_refused(tmp_path: P
     assert len(said) == 2
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
 def test_two_launchers_of_one_name_say_so_within_seconds(

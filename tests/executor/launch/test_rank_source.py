@@ -20,7 +20,8 @@ from executor.launch import rank_source as sources
 from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import loopback
 from executor.launch.rank_source import RankSource, rank_source
-from tests.executor.launch.processes import alive, wait_for
+from tests.executor.launch.processes import alive
+from tests.patience import wait_for
 
 pytestmark = [
     pytest.mark.usefixtures("forked_scripts"),
@@ -149,6 +150,7 @@ def test_where_it_cannot_be_forked_it_is_started(source: RankSource, tmp_path: P
     assert started(source, tmp_path, 1) is None
 
 
+@pytest.mark.clock
 def test_a_server_that_dies_in_a_request_is_noticed_at_once(source: RankSource, tmp_path: Path) -> None:
     """Though a rank that it forked lives: no rank holds its end of the channel."""
     first = started(source, tmp_path, 0)

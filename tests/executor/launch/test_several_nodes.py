@@ -23,7 +23,8 @@ from executor.launch.supervise import MEETINGS
 from executor.training.settings import METRICS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
-from tests.executor.launch.processes import addresses, endpoints, family, wait_for
+from tests.executor.launch.processes import addresses, endpoints, family
+from tests.patience import wait_for
 from topology.base.errors import InputError
 
 STEPS = 12

@@ -202,3 +202,30 @@ def test_a_compiled_layer_keeps_what_torchs_partitioner_keeps() -> None:
     layer, hidden, rotated = llama_layer()
     kept = units_kept(layer, hidden, position_embeddings=rotated, attention_mask=None)
     assert kept_by_profile("pytorch", "none", compile="on") == pytest.approx(kept, rel=0.01)
+
+
+def test_a_compiled_softmax_in_fp32_is_kept_beside_its_cast() -> None:
+    """Hugging Face's eager attention: bytes of a score that a compiled layer keeps, masks left out."""
+    sizes: list[int] = []
+
+    def forward(graph: Any, _: object) -> Any:
+        outputs = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+        values = [getattr(node, "meta", {}).get("val") for node in outputs[1:]]
+        scores = BATCH * HEADS * LENGTH * LENGTH
+        sizes.extend(
+            value.element_size()
+            for value in values
+            if isinstance(value, torch.Tensor) and value.numel() == scores
+        )
+        return graph
+
+    layer, hidden, positions = llama_layer("eager")
+    mask = torch.full((1, 1, LENGTH, LENGTH), float("-inf"), dtype=torch.bfloat16).triu(1)
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=lambda graph, _: graph,
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    torch.compile(layer, backend=backend)(hidden, position_embeddings=positions, attention_mask=mask)
+    compiled = with_switches(stack("pytorch"), {"compile": "on"})
+    assert sum(sizes) == compiled.memory.kept_score_bytes

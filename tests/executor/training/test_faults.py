@@ -104,6 +104,7 @@ def alone(max_restarts: int = 3, **fields: object) -> Supervision:
     return Supervision(**(defaults | fields), max_restarts=max_restarts)  # type: ignore[arg-type]
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 def test_killed_rank_restarts_and_changes_nothing(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """Kill −9 while a checkpoint is being written: same losses, every sample once."""
@@ -123,6 +124,7 @@ def test_killed_rank_restarts_and_changes_nothing(plan_of: Callable[..., Plan], 
     assert again == pytest.approx({step: repeated[step] for step in again}, rel=1e-6)
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """A rank is gone for good: the run is planned again for what is left and continues from its checkpoint."""
@@ -150,6 +152,7 @@ WAYS_TO_STOP: dict[str, tuple[signal.Signals, Callable[[int, int], None]]] = {
 }
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "way", cases_of_run(WAYS_TO_STOP, ["SIGUSR1-to-the-process-group", "ctrl-c-in-a-terminal"])
@@ -264,6 +267,7 @@ def test_nohup_keeps_a_run_from_a_closed_terminal(tmp_path: Path, monkeypatch: p
     assert ended == (3, None)
 
 
+@pytest.mark.clock
 def test_a_run_stopped_too_late_is_not_a_smaller_run(
     plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +302,7 @@ if attempt == "0":
 """
 
 
+@pytest.mark.clock
 def test_a_rank_that_hangs_does_not_hold_up_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +379,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.clock
 def test_ranks_get_the_notice_less_what_the_launcher_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def _train_compiling(rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     return loop.train(trainer.prepare(settings, plan, torch.device("cpu")))
 
 
+@pytest.mark.clock
 def test_a_rank_that_compiles_for_longer_is_waited_for(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """Longer than the bound of a hang, in a step and in an evaluation."""
     plan = plan_of(ParallelLayout(dp=2, zero_stage=1))

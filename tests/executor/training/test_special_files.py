@@ -180,10 +180,10 @@ def test_a_sparse_index_is_refused_before_it_is_checked(tmp_path: Path) -> None:
     head[18:26], head[26:34] = count.to_bytes(8, "little"), (1).to_bytes(8, "little")
     index.write_bytes(bytes(head))
     os.truncate(index, 34 + 12 * count + 8)
-    begin = time.monotonic()
+    begin = time.process_time()
     with bounded(), pytest.raises(InputError, match="cannot be read") as caught:
         open_indexed(index)
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5
     assert "sequences of" in caught.value.cause
 
 

@@ -53,6 +53,7 @@ def _train_late(rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     return loop.train(trainer.prepare(settings, plan, torch.device("cpu")))
 
 
+@pytest.mark.clock
 def test_a_rank_that_is_slow_to_get_ready_is_waited_for(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """Longer than the bound of a hang, which holds from the first step on."""
     settings, plan = settings_in(tmp_path), plan_of(LAYOUT)
@@ -73,6 +74,7 @@ def _hang_later(rank: int, settings: RunSettings, plan: Plan) -> float:
     return time.monotonic() - begin
 
 
+@pytest.mark.clock
 def test_a_rank_that_hangs_later_is_not(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """The bound is that of a pair which has talked: not five times as long."""
     settings, plan = settings_in(tmp_path), plan_of(LAYOUT)

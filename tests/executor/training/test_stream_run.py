@@ -156,6 +156,7 @@ def held_out_of(run_dir: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run_dir / EVALUATIONS_FILE).read_text().splitlines()]
 
 
+@pytest.mark.clock
 @pytest.mark.slow
 def test_text_that_is_long_looked_for_is_no_hang(
     folder: Path,

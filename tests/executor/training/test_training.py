@@ -345,6 +345,7 @@ def test_order_of_samples_does_not_depend_on_the_layout() -> None:
     assert first != second
 
 
+@pytest.mark.clock
 def test_profile_of_a_step_is_a_trace_file(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """One trace per rank for the step that was named, whose parts have names, and beside it what steps took."""
     run_here(settings_in(tmp_path, steps=3, profile_step=2), plan_of(LAYOUT))

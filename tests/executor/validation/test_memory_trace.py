@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pytest
@@ -20,7 +21,6 @@ from executor.validation.memory_trace import (
     few_microbatches,
     layers_of_rank,
     peak,
-    trace_stage,
     traced_memory,
 )
 from tests.counts import cases_of_run
@@ -234,14 +234,19 @@ DEEP = {
 }
 
 
+def traced(task: RankTask) -> Mapping[str, float]:
+    """Bytes by purpose at the peak of a stage, extrapolated when it is deep."""
+    return memory_trace.extrapolate(task, [memory_trace.peak(each) for each in memory_trace.traces_of(task)])
+
+
 @pytest.mark.parametrize("name", cases_of_run(DEEP, ["after dense layers of deepseek-v3", "gathered"]))
 def test_extrapolated_peak_is_the_traced_peak(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two shallow traces say the same of a deep stage as a trace of the whole stage."""
     task = DEEP[name].task
     assert memory_trace.is_extrapolated(task)
-    extrapolated = trace_stage(task)
+    extrapolated = traced(task)
     monkeypatch.setattr(memory_trace, "is_extrapolated", lambda _: False)
-    assert extrapolated == pytest.approx(trace_stage(task), rel=1e-6)
+    assert extrapolated == pytest.approx(traced(task), rel=1e-6)
 
 
 def test_few_microbatches_show_the_peak_of_many() -> None:

@@ -53,6 +53,7 @@ MOE = replace(
 EVERY = 10**6
 
 
+@pytest.mark.clock
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("spec", "layout"),

@@ -24,16 +24,24 @@ _CHANCE = rf"chance (?:of )?(?P<v>{NUMBER})"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """How one quantity is printed somewhere; `scale` turns exact numbers into SI, `unit` is that of bare ones."""
+    """How one quantity is printed somewhere; `scale` turns exact numbers into SI, `unit` is that of bare ones.
+
+    A factor of the best is `beyond` it by 1 less than it says.
+    """
 
     quantity: str
     text: str
     scale: float = 1.0
     unit: str = ""
+    beyond: float = 0.0
 
 
-def _rows(quantity: str, *texts: str, scale: float = 1.0, unit: str = "") -> tuple[Pattern, ...]:
-    return tuple(Pattern(quantity=quantity, text=text, scale=scale, unit=unit) for text in texts)
+def _rows(
+    quantity: str, *texts: str, scale: float = 1.0, unit: str = "", beyond: float = 0.0
+) -> tuple[Pattern, ...]:
+    return tuple(
+        Pattern(quantity=quantity, text=text, scale=scale, unit=unit, beyond=beyond) for text in texts
+    )
 
 
 TRAINING: tuple[Pattern, ...] = (
@@ -138,7 +146,8 @@ AUDIT: tuple[Pattern, ...] = (
     *_rows("best", rf"^Times › best: {V}", rf"^tile › Best: {V}", rf"^json › best\.step_time_s: {X}"),
     *_rows("best_layout", r"^Times › best: [^:]+: (?P<w>.+?) · proven", r"^json › best\.words: (?P<w>.+)$"),
     *_rows("gap", rf"^json › best\.gap: {X}"),
-    *_rows("distance", rf"^Times › distance: (?:measured |predicted )?{V}", rf"^json › slower_by: {X}"),
+    *_rows("distance", rf"^Times › distance: (?:measured |predicted )?{V}(?![\d.]| times)", rf"^json › slower_by: {X}"),
+    *_rows("distance", rf"^Times › distance: (?:measured |predicted )?{V} times the best", beyond=1.0),
 )  # fmt: skip
 PATTERNS: Mapping[str, tuple[Pattern, ...]] = {
     "training": TRAINING, "campaign": (*TRAINING, *CAMPAIGN), "serving": SERVING, "audit": AUDIT,
@@ -183,7 +192,8 @@ def _values(pattern: Pattern, groups: Mapping[str, str | None]) -> list[tuple[st
     if text := groups.get("b"):
         return [(name, exact("1" if text.lower() == "true" else "0"))]
     if text := groups.get("v"):
-        return [(name, interval(text, pattern.unit, directed=name.endswith("chance")))]
+        value = interval(text, pattern.unit, directed=name.endswith("chance"))
+        return [(name, Interval(value.low - pattern.beyond, value.high - pattern.beyond))]
     if text := groups.get("x"):
         return [(name, exact(text, pattern.scale))]
     if text := groups.get("r"):

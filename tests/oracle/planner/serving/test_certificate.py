@@ -173,8 +173,8 @@ def test_a_queue_that_grows_at_the_start_refutes_no_certificate() -> None:
 
 
 def test_a_share_that_was_rounded_down_by_two_per_cent_costs_no_replica() -> None:
-    """Three replicas of TP2·PP3 take 18.3/s: 6.1/s each, which two per cent less would have made four."""
-    job = ServingJob(input_tokens=2000, output_tokens=300, request_rate_per_s=18.3, ttft_s=1.0, tpot_s=0.04)
+    """Three replicas of TP2·PP3 take 17.4/s: 5.8/s each, which two per cent less would have made four."""
+    job = ServingJob(input_tokens=2000, output_tokens=300, request_rate_per_s=17.4, ttft_s=1.0, tpot_s=0.04)
     request = ServingRequest(model=model("70b"), job=job, gpu="h100-sxm", weights=("fp8",))
     plan = search_serving(calibration(), request, default_cluster("h100-sxm", 64).hierarchy)
     assert isinstance(plan, ServingPlan)

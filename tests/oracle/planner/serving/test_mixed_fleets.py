@@ -17,7 +17,7 @@ from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option, with_chunk
 from tests.oracle.planner.serving.plain_fleets import calibration
 from topology.builders import default_cluster
 
-JOB = ServingJob(input_tokens=2000, output_tokens=200, request_rate_per_s=12.0, ttft_s=0.6, tpot_s=0.03)
+JOB = ServingJob(input_tokens=2000, output_tokens=200, request_rate_per_s=14.0, ttft_s=0.6, tpot_s=0.03)
 PRICES = {"h100-sxm": 5.0, "l40s": 1.5, "a100-sxm-80gb": 2.5}
 EVERY = 1e9  # dollars that no fleet costs
 

@@ -17,11 +17,27 @@ from costmodel.pipeline.stage_costs import (
     step_time,
 )
 from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks
-from planner.stages.dynamic_program import bound_stages, exact_split
+from planner.stages.dynamic_program import best_path, bound_stages, rank_tables, split_of_path
 from planner.stages.integer_program import solve_stages
 from tests.counts import tries
+from topology.base.columns import distinct
 
 RELATIVE = 1e-6  # the documented rounding of the solver
+
+
+def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
+    """Best step time over every split of one chunk per rank: every slowest rank, every longest tail."""
+    tables = rank_tables(costs, sum(costs.runs) - (costs.num_ranks - 1))
+    best_s, best = math.inf, None
+    for slowest in distinct(tables.seconds[np.isfinite(tables.seconds)]):
+        for tail in distinct(tables.tails[np.isfinite(tables.tails)]):
+            allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
+            path = best_path(tables, np.where(allowed, tables.seconds, np.inf))
+            if path:
+                split = split_of_path(tables, path)
+                if step_time(costs, split) < best_s:
+                    best_s, best = step_time(costs, split), split
+    return best_s, best
 
 
 @st.composite

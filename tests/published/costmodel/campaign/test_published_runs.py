@@ -20,13 +20,12 @@ from costmodel.campaign.failures import (
     sites,
     usual_devices,
 )
-from costmodel.campaign.interval import ettr, with_best_interval, young_daly_s
+from costmodel.campaign.interval import with_best_interval, young_daly_s
 from costmodel.campaign.record import Duration, FailureModel, Storage
 from costmodel.campaign.simulate import simulate
 from costmodel.models.catalog import model
 from costmodel.models.parameters import parameter_count
 from costmodel.stack import stack
-from topology.base.errors import InputError
 from topology.base.units import DAY, GB, GIB, HOUR, TB
 from topology.builders import default_cluster
 
@@ -166,6 +165,22 @@ VECTORS = [
 ]
 
 
+def ettr(*, nodes: float, per_node_s: float, restart_s: float, every_s: float, pause_s: float) -> float:
+    """Expected share of useful time to first order, as published for Meta's clusters.
+
+    (1 − N·r·(u₀ + Δt/2)) / (1 + w/Δt), for N·r·(u₀ + Δt/2) ≪ 1 (Kokolis et al., arXiv 2410.21680, HPCA'25).
+    The closed form keeps what this leaves out: failures of a recovery, and several in one interval.
+
+    Args:
+        nodes: N.
+        per_node_s: r, failures of a node in a second.
+        restart_s: u₀, until steps go on.
+        every_s: Δt, seconds of work between checkpoints.
+        pause_s: w, seconds that a checkpoint stops the steps.
+    """
+    return (1 - nodes * per_node_s * (restart_s + every_s / 2)) / (1 + pause_s / every_s)
+
+
 @pytest.mark.parametrize(("nodes", "rate", "restart_s", "pause_s", "share", "every_s"), VECTORS)
 def test_the_first_order_share_at_its_best_interval(
     nodes: int, rate: float, restart_s: float, pause_s: float, share: float, every_s: float
@@ -208,13 +223,6 @@ def test_a_pause_of_ten_seconds_keeps_nine_tenths_at_twelve_thousand_gpus() -> N
         for restart_s in (300, 600)
     ]
     assert shares[0] > 0.9 > shares[1] > 0.88
-
-
-def test_the_first_order_share_is_refused_where_it_would_be_negative() -> None:
-    """A failure that costs more than the time to the next one has no first order."""
-    with pytest.raises(InputError, match="does not hold") as error:
-        ettr(nodes=131_072, per_node_s=16 / 1000 / DAY, restart_s=1200, every_s=600, pause_s=60)
-    assert "nodes" in error.value.fix
 
 
 # ── runs ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -128,6 +128,12 @@ def _start_of_row(row: Mapping[str, str]) -> Start | None:
         return None
 
 
+def _cache_format(row: Mapping[str, str]) -> str:
+    """The format of a row's cache, as its note spells it where the column has its width alone."""
+    spelled = re.search(r"\bfp8_e\dm\d\b", row["note"])
+    return spelled[0] if spelled and row["kv_dtype"] == "fp8" else row["kv_dtype"]
+
+
 STATED = {
     "https://github.com/vllm-project/vllm/issues/51041": " --gpu-memory-utilization 0.95 " + MTP.format(1)
 }
@@ -146,7 +152,7 @@ def _command(row: Mapping[str, str]) -> str:
     if row["engine"] == "vllm":
         more = {
             "--pipeline-parallel-size": row["pp"], "--data-parallel-size": row["dp"],
-            "--max-num-batched-tokens": row["token_budget"], "--kv-cache-dtype": row["kv_dtype"],
+            "--max-num-batched-tokens": row["token_budget"], "--kv-cache-dtype": _cache_format(row),
         }  # fmt: skip
         told += [f"{word} {value}" for word, value in more.items() if value]
         told += ["--enable-expert-parallel"] * (row["ep"] not in ("", "1"))

@@ -11,12 +11,12 @@ import pytest
 from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.models.spec import layer_runs, recurrent_state_bytes
+from costmodel.models.spec import layer_runs
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.mixer_kernels import mixer_kernel
-from costmodel.serving.mixers import decode_core_s, mixer_products
+from costmodel.serving.mixers import decode_core_s, mixer_products, state_bytes
 from costmodel.serving.ops import small_kernels
 from topology.builders import default_cluster
 
@@ -99,12 +99,17 @@ def test_a_recurrent_step_reads_and_writes_its_state(
 def test_a_request_keeps_its_states_once_and_its_keys_per_token() -> None:
     """Qwen3.5-27B: 48 states of 48 heads x 128 x 128 in fp32, 16 layers of 2 x 4 x 256 numbers in bf16."""
     deployment = deployed("qwen3.5-27b", engine="sglang")
-    states = recurrent_state_bytes(deployment.model)
+    states = 48 * state_bytes(deployment)
     convolutions = 48 * 3 * (2 * 16 * 128 + 48 * 128) * 2
     assert states == 48 * 48 * 128 * 128 * 4 + convolutions
     for context in (1000, 100_000):
         kept = context * 16 * 2 * 4 * 256 * 2 + states
         assert kv_bytes_per_token(deployment, context) * context == pytest.approx(kept)
+
+
+def test_a_state_is_of_fixed_size() -> None:
+    """Qwen3-Next: 32 heads of 128 × 128 in fp32, and three inputs of 8,192 channels, a layer."""
+    assert state_bytes(deployed("qwen3-next-80b-a3b")) == 4 * 32 * 128 * 128 + 2 * 3 * 8192
 
 
 def test_an_indexer_keeps_a_key_of_its_size_in_eight_bits_beside_the_latent() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from planner.diagnose.budget import Totals, recompute_apart, timeline
+from planner.diagnose.budget import Totals, launched_once_more, timeline
+from planner.traces.events import GPU_CATEGORIES
 from planner.traces.read import read_traces
 
 KEYS = {
@@ -31,7 +33,12 @@ LAST_DIGIT_S = 0.5e-6
 def totals_of(path: Path) -> tuple[Totals, Totals]:
     """Without recompute, and recompute alone: TraceLens tabulates them apart."""
     (trace,) = read_traces([path])
-    return recompute_apart(trace)
+    repeated, on_gpu = launched_once_more(trace.events), trace.events.of(*GPU_CATEGORIES)
+    rest, alone = (
+        timeline(replace(trace, events=trace.events.chosen(kept))).totals()
+        for kept in (~repeated, ~on_gpu | repeated)
+    )
+    return rest, alone
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

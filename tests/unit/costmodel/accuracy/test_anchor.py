@@ -52,11 +52,34 @@ def result(measured_s: float | None, predicted_s: float | None, stack: str = "to
 
 
 def test_one_step_moves_the_level_part_of_the_way() -> None:
-    """The posterior mean of one observation: λ²/(λ² + σ²) of its logarithm."""
+    """The posterior mean of one observation that is as near as publishers are: λ²/(λ² + σ²) of it."""
     lam, sigma = level_deviation(Doubts()), shape_deviation(Doubts())
-    level = stack_level("torchtitan", [MeasuredStep(0.2, Doubts())])
-    assert math.log(level.level) == pytest.approx(0.2 * lam**2 / (lam**2 + sigma**2))
+    level = stack_level("torchtitan", [MeasuredStep(0.1, Doubts())])
+    assert math.log(level.level) == pytest.approx(0.1 * lam**2 / (lam**2 + sigma**2))
     assert level.deviation == pytest.approx(lam * sigma / math.hypot(lam, sigma))
+
+
+def test_a_step_that_is_far_off_alone_says_more_of_itself_than_of_a_level() -> None:
+    """Its share of the level falls as it lies further off, and the next step is the less sure."""
+    near, far, further = (stack_level("torchtitan", [MeasuredStep(off, Doubts())]) for off in (0.1, 0.4, 0.8))
+    taught = [math.log(each.level) / off for each, off in ((near, 0.1), (far, 0.4), (further, 0.8))]
+    assert taught[0] > 1.5 * taught[1] > 1.5 * 1.5 * taught[2]
+    assert near.deviation < far.deviation < further.deviation
+
+
+def test_two_steps_that_agree_are_a_level_however_far_off() -> None:
+    """A slower clock: all of its steps take half as long again, and so will the next."""
+    agreeing = stack_level("megatron-core", [MeasuredStep(math.log(1.5), Doubts(engine="megatron-core"))] * 2)
+    alone = stack_level("megatron-core", [MeasuredStep(math.log(1.5), Doubts(engine="megatron-core"))])
+    assert agreeing.level > 1.35
+    assert alone.level < 1.15
+
+
+def test_one_run_of_another_kind_moves_the_level_of_others_little() -> None:
+    """Four steps within a hundredth and a fifth that takes twice as long: the level is that of the four."""
+    steps = [MeasuredStep(off, Doubts()) for off in (0.10, 0.11, 0.09, 0.10)]
+    five = stack_level("torchtitan", [*steps, MeasuredStep(math.log(2.0), Doubts())])
+    assert five.level == pytest.approx(stack_level("torchtitan", steps).level, rel=0.02)
 
 
 def test_many_steps_give_their_geometric_mean() -> None:
@@ -155,25 +178,23 @@ def drawn_errors(far_by: float) -> tuple[list[float], list[float]]:
 
 
 def test_one_random_run_of_an_unseen_source_lowers_its_errors() -> None:
-    """From 6.9 to 6.6 % in the mean of the second data set, 14.3 to 13.6 at nine in ten.
-
-    In the median 4.7 stays: half of the rows are as near as one run of their source says.
-    """
+    """From 6.6 to 6.2 % in the mean of the second data set, 13.7 to 12.5 at nine in ten, 4.8 to 4.4 in the median."""
     before, after = drawn_errors(0.0)
     assert len(after) > 5000
     assert np.mean(after) < np.mean(before)
     assert np.quantile(after, 0.9) < np.quantile(before, 0.9)
-    assert np.median(after) < 1.02 * np.median(before)
+    assert np.median(after) < np.median(before)
 
 
 @pytest.mark.xfail(
     strict=True,
-    reason="0.716 of the median, 0.705 of the mean: SimuMax on B200, 5.5 % off, is one of them now",
+    reason="0.73 of the median, 0.82 of the mean: one run a third off says less of a level than of itself",
 )
 def test_where_a_source_is_off_as_a_whole_one_run_takes_three_tenths_of_the_error() -> None:
-    """From 7.3 to 4.8 %, of sources a twentieth off or more in the median: a level that nobody had measured.
+    """Of sources a twentieth off or more in the median: a level that nobody had measured.
 
-    As much of the mean, 11.1 to 7.4 %, and of what nine in ten stay below, 25.9 to 16.5.
+    From 6.8 to 5.0 %, 9.7 to 7.9 of the mean, 20.9 to 20.2 of what nine in ten stay below. Where one run is a
+    third off, two that agree are what moves the level.
     """
     before, after = drawn_errors(0.05)
     assert len(after) > 1500
@@ -247,19 +268,19 @@ def test_parts_of_a_machine_that_was_made_up_are_recovered() -> None:
     assert max(abs(anchored(row, flat).error or 0.0) for row in cold) > 0.1
 
 
-@pytest.mark.parametrize("unseen", LENGTHS)
-def test_steps_of_two_lengths_serve_a_third_better_by_parts(unseen: int) -> None:
-    """Two lengths tell exchange from kernels; layouts of one length need not (4,096 alone: 7.0 % for 6.8)."""
-    seen = [length for length in LENGTHS if length != unseen]
+def test_steps_of_two_lengths_serve_a_third_better_by_parts() -> None:
+    """Two lengths tell exchange from kernels, 5.0 % for 7.0 over the third of each; one length need not."""
 
-    def error(*, by_part: bool) -> float:
+    def error(unseen: int, *, by_part: bool) -> float:
         def own(levels: Sequence[StackLevel]) -> list[RunResult]:
-            return [replace(r, part_shares=r.part_shares * by_part) for r in made_up_rows(levels, seen)]
+            rows = made_up_rows(levels, [length for length in LENGTHS if length != unseen])
+            return [replace(row, part_shares=row.part_shares * by_part) for row in rows]
 
         anchor, _ = anchor_of(own)
         return float(np.mean([abs(row.error or 0.0) for row in made_up_rows(anchor.levels, [unseen])]))
 
-    assert error(by_part=True) < error(by_part=False)
+    by_part, by_level = (np.mean([error(each, by_part=way) for each in LENGTHS]) for way in (True, False))
+    assert by_part < 0.8 * by_level
 
 
 def test_a_part_that_no_step_shows_stays_in_doubt() -> None:

@@ -1,6 +1,7 @@
 """State of weights that are kept and updated in sixteen bits, and gradients that take the place of activations."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,38 @@ def test_the_only_microbatch_keeps_what_its_gradients_leave(length: int) -> None
     spared = min(kept, of_layers * demand.memory.gradient_bytes)
     assert peak(ahead, 1) - peak(demand, 1) == pytest.approx(spared, rel=0.01)
     assert peak(ahead, 2) == pytest.approx(peak(demand, 2), rel=1e-9)
+
+
+def with_memory(profile: SoftwareStack, **changed: Any) -> SoftwareStack:
+    """A profile whose memory is kept otherwise."""
+    return replace(profile, memory=replace(profile.memory, **changed))
+
+
+def test_paged_moments_are_none_of_the_allocators_and_master_weights_are() -> None:
+    """Weight and gradient of two bytes each are left of eight; of sixteen the moments alone go."""
+    pure = with_switches(stack("pytorch"), PURE)
+    assert state_per_parameter(with_memory(pure, pages_moments=True), ParallelLayout()) == pytest.approx(4.0)
+    wide = stack("megatron-core")
+    whole, paged = (
+        state_per_parameter(each, ParallelLayout()) for each in (wide, with_memory(wide, pages_moments=True))
+    )
+    assert whole - paged == pytest.approx(wide.memory.moment_bytes)
+
+
+def test_updates_in_the_backward_leave_the_gradient_of_the_largest_unit() -> None:
+    """Llama 3.1 8B: its head of 128,256 × 4,096 is larger than any layer; the other gradients go as they come."""
+    pure = with_switches(stack("pytorch"), PURE)
+    lean = state_per_parameter(with_memory(pure, updates_in_backward=True), ParallelLayout())
+    gradients = 2.0 * 128_256 * 4_096 / parameter_count(SPEC)
+    assert lean == pytest.approx(6.0 + gradients, rel=1e-9)
+
+
+def test_a_second_copy_of_weights_is_beside_what_all_ranks_share() -> None:
+    """ZeRO-3 over 64 ranks with hpZ of 8: sixteen bytes over 64, and two of sixteen-bit weights over 8."""
+    profile = with_memory(stack("deepspeed"), second_shard=8)
+    layout = ParallelLayout(dp=64, zero_stage=3, shard_degree=64)
+    more = state_per_parameter(profile, layout) - state_per_parameter(stack("deepspeed"), layout)
+    assert more == pytest.approx(2.0 / 8)
+    assert state_per_parameter(profile, replace(layout, zero_stage=2)) == state_per_parameter(
+        stack("deepspeed"), replace(layout, zero_stage=2)
+    )

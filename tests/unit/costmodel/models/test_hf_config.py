@@ -583,7 +583,8 @@ def test_the_format_of_a_quantised_checkpoint_is_read(stated: object, expected: 
     assert read.weight_format == expected
     block = 128 if isinstance(stated, dict) and "weight_block_size" in stated else 0
     assert read.stored.block == block
-    stored = dataclasses.replace(read.stored, block=0)
+    assert read.stored.group == (stated.get("group_size", 0) if isinstance(stated, dict) else 0)
+    stored = dataclasses.replace(read.stored, block=0, group=0)
     plain = dataclasses.replace(read, weight_format="", stored=stored)
     assert plain == model_of_config(LLAMA, name="quantised")
 

@@ -63,6 +63,22 @@ def test_an_engine_without_a_profile_has_its_repositorys_switches(
     assert with_recipes(row) == row | said
 
 
+IBM = {
+    "framework": "Hugging Face Trainer (PyTorch FSDP, fms-acceleration)", "num_gpus": "1",
+    "adapter": "qlora:r=16,targets=attention",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("note", "beside"),
+    [("config accelerated-peft-bnb; 2025", ""), ("config baseline-peft-bnb; 2025", ",beside=fp32")],
+)
+def test_words_of_a_note_tell_recipes_apart(note: str, beside: str) -> None:
+    """Both drop out adapters' inputs; the baseline prepares its model as peft does."""
+    adapter = with_recipes(IBM | {"note": note})["adapter"]
+    assert adapter == f"{IBM['adapter']},dropout=0.1{beside}"
+
+
 def test_a_rows_own_word_comes_first() -> None:
     """A cell that is filled stays."""
     assert with_recipes(QWEN | {"dispatcher": "deepep"})["dispatcher"] == "deepep"
@@ -146,7 +162,8 @@ def test_every_recipe_names_its_source_and_columns_that_are_read() -> None:
     columns = {
         "mtp_layers", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap", "stage_layers",
         "fp8_output_proj", "attention_kernel", "sequence_parallel", "module_kernels", "compile", "chunked_loss",
-        "optimizer", "grouped_experts",
+        "optimizer", "grouped_experts", "adapter", "weight_dtype", "gradient_dtype", "optimizer_dtype", "framework",
+        "zero_stage", "peak_memory_gib", "peak_memory_unit", "logits_dtype", "bucket_bytes",
     }  # fmt: skip
     for entry in read_toml(RECIPES)["recipes"]:
         assert entry["source"]

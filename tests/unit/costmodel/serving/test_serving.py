@@ -9,8 +9,9 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.parameters import parameter_count
+from costmodel.models.spec import layer_runs
 from costmodel.serving.breakdown import decode_parts_s
-from costmodel.serving.deployment import Deployment, ServingLayout, draft_of, stage_layers
+from costmodel.serving.deployment import Deployment, ServingLayout, Weights, draft_of, stage_layers
 from costmodel.serving.engine import serving_stack, serving_stacks
 from costmodel.serving.memory import (
     draft_weights_bytes,
@@ -19,7 +20,7 @@ from costmodel.serving.memory import (
     memory_breakdown,
     weights_bytes,
 )
-from costmodel.serving.ops import all_reduce_s, linear_s
+from costmodel.serving.ops import all_reduce_s, linear_s, operations
 from costmodel.serving.step import step_times
 from topology.base.errors import InputError
 from topology.builders import default_cluster
@@ -160,10 +161,29 @@ def test_a_pipeline_round_is_the_sum_of_its_stages() -> None:
 
 
 def test_steps_without_a_graph_are_bound_by_their_launches() -> None:
-    """A single prompt token of a small model costs at least the launches of its layers."""
+    """A prompt of a small model costs the launches of its layers, unless its step is captured."""
     deployment = deployed("8b", tp=8)
-    eager = float(linear_s(CAL, deployment, 1.0, captured=False))
-    assert eager >= 32 * deployment.stack.eager_layer_s
+    largest = deployment.stack.prompt_graph_tokens
+    of_layer = operations(deployment, layer_runs(deployment.model)[0].kind)
+    captured, eager = linear_s(CAL, deployment, [largest, largest + 1], captured=False)
+    assert eager == pytest.approx(32 * of_layer * deployment.stack.launch_s)
+    assert captured < eager
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "expected"),
+    [
+        # norms 2, core 1, products 4, activation 1 ("8b" in bf16); each product with its quantisation in fp8
+        ("8b", "bf16", 2 + 1 + 4 + 1),
+        ("8b", "fp8", 2 + 1 + 2 * 4 + 1),
+        # latent attention: core 1, six more, four products, two streams; experts 5, shared 5, two streams
+        ("deepseek-v3", "fp8", 2 + (1 + 6 + 2 * 4 + 4) + (4 + 1) + (2 * 2 + 1) + 4),
+    ],
+)  # fmt: skip
+def test_operations_of_a_layer_are_what_the_host_launches(name: str, weights: Weights, expected: int) -> None:
+    """The last layer's, counted by hand."""
+    deployment = replace(deployed(name, tp=8), weights=weights)
+    assert operations(deployment, layer_runs(deployment.model)[-1].kind) == expected
 
 
 def test_speculation_follows_the_acceptance_rate() -> None:

@@ -134,7 +134,10 @@ def test_embedding_and_head_of_a_quantised_base_stay_in_sixteen_bits() -> None:
 
 
 def test_every_adapter_of_its_own_drops_its_own_input() -> None:
-    """Where passes are not fused, q, k and v keep three dropped inputs and three masks; fused, one of each."""
+    """Where passes are not fused, q, k and v keep three dropped inputs and three masks; fused, one of each.
+
+    Attention keeps its output, and the output's product what is left of it beside a mask.
+    """
     spec, shard = model("llama-2-7b"), ShardShape(sequence_length=4096.0)
     for profile, copies in (("pytorch", 3), ("megatron-core", 1)):
         whole, dropped = (
@@ -142,8 +145,8 @@ def test_every_adapter_of_its_own_drops_its_own_input() -> None:
             for text in ("lora:targets=attention", "lora:targets=attention,dropout=0.1")
         )
         inputs = 4096 * 4096
-        masks = (copies + 1) * inputs  # one more of the output's product
-        assert dropped - whole == masks + 2 * (copies - 1) * inputs
+        masks = (copies + 1) * inputs
+        assert dropped - whole == masks + 2 * copies * inputs
 
 
 def test_only_gradients_of_adapters_are_reduced_and_the_base_is_gathered() -> None:
@@ -210,7 +213,7 @@ def test_what_is_written_reads_back() -> None:
         ("lora:targets=mlp+mlp", "targets name each block once, and at least one"),
         ("lora:base=nf4", "lora over a base in nf4: only qlora has one in nf4 or int8"),
         ("qlora:base=half", "qlora over a base in half: only qlora has one in nf4 or int8"),
-        ("lora:r=4,r=8", "'r=8' is no rank, targets, base, dropout or alpha not said before"),
+        ("lora:r=4,r=8", "'r=8' is no rank, targets, base, dropout, alpha or beside not said before"),
         ("lora:dropout=1", "dropout = 1 is no share of 0 up to 1"),
         ("lora:dropout=nan", "dropout = nan is no share of 0 up to 1"),
         ("lora:dropout=x", "dropout = 'x' is no number"),

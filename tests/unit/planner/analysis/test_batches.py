@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.cli import run
-from planner.analysis.batches import best_of_batches
+from planner.analysis.batches import best_of_requests
 from planner.analysis.explain import changes
-from planner.plan import Plan
+from planner.plan import Plan, PlanRequest
 from planner.questions.batches import better_batch, read_range, suited
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -21,6 +21,11 @@ from planner.search.search import search
 from topology.base.errors import InputError
 
 REQUEST = understand(Flags(model="8b", gpus="24", global_batch_size="64", top="1")).request
+
+
+def of_batches(request: PlanRequest, batches: tuple[int, ...]) -> list[PlanRequest]:
+    """The same question for each size of a batch."""
+    return [replace(request, job=replace(request.job, global_batch_size=batch)) for batch in batches]
 
 
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(1, 4096), st.integers(2, 8))
@@ -41,7 +46,7 @@ def test_the_sizes_planned_are_those_that_share_most(low: int, more: int, gpus: 
 def test_the_best_batch_is_that_of_least_time_a_token() -> None:
     """Against every size planned alone; what is tried is told of each."""
     batches = suited(48, 96, 24)
-    best, tried = best_of_batches(REQUEST, batches, search)
+    best, tried = best_of_requests(of_batches(REQUEST, batches), search)
     assert isinstance(best, Plan)
     alone = {}
     for batch in batches:
@@ -56,7 +61,7 @@ def test_the_best_batch_is_that_of_least_time_a_token() -> None:
 def test_a_range_without_a_plan_is_refused_as_its_first_batch() -> None:
     """70B on eight GPUs, whatever the batch."""
     request = understand(Flags(model="70b", gpus="8", gpu="a100-40gb")).request
-    answer, tried = best_of_batches(request, (256, 512), search)
+    answer, tried = best_of_requests(of_batches(request, (256, 512)), search)
     assert isinstance(answer, Infeasible)
     assert all(math.isinf(one.per_token_s) for one in tried)
 

@@ -12,7 +12,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.memory.fit import FITS_BELOW, fit_of
 from costmodel.training.bands import tie_ratio
 from planner.audit.audit import Audit, audited
-from planner.audit.read import read_files
+from planner.audit.findings import findings_of
+from planner.audit.job import audited_job
+from planner.audit.read import read_files, read_texts
 from planner.plan import FREE, problem_of
 from planner.questions.flags import Flags
 from planner.rules.check import check
@@ -103,6 +105,28 @@ def test_the_whole_change_written_into_the_file_leads_to_the_best(recomputing, t
 @pytest.mark.usefixtures("searched_in_nightly")
 def test_what_is_wrong_is_found_by_its_rule(tmp_path, change, kind, rule):
     assert rule in rules(small(tmp_path, **change), kind)
+
+
+TRAYS = (
+    "# {gpu}\nsrun --nodes={nodes} --ntasks-per-node=4 --gpus-per-node=4 python pretrain_gpt.py {sizes} --bf16 "
+    "--seq-length 2048 --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size {tp}\n"
+)
+SIZED = "--num-layers 32 --hidden-size 8192 --num-attention-heads 128 --vocab-size 32000"
+
+
+@pytest.mark.parametrize("sizes", [SIZED, ""])
+@pytest.mark.parametrize(
+    ("gpu", "tp", "nodes", "crosses"),
+    [
+        ("GB200 NVL72", 8, 16, False), ("GB200 NVL72", 64, 16, False), ("GB200 NVL72", 128, 32, True),
+        ("A100-SXM4-40GB", 8, 16, True), ("A100-SXM4-40GB", 4, 16, False),
+    ],
+)  # fmt: skip
+def test_tensor_ranks_cross_nodes_where_nothing_joins_these(tmp_path, gpu, tp, nodes, crosses, sizes):
+    """A rack of trays is one domain of NVLink, whether or not the model is known."""
+    reading = read_texts({"run.sh": TRAYS.format(gpu=gpu, nodes=nodes, tp=tp, sizes=sizes)})
+    found = findings_of(reading, audited_job(reading, Flags()), None)
+    assert any(finding.rule == "tp-across-nodes" for finding in found) is crosses
 
 
 @pytest.mark.usefixtures("searched_in_nightly")

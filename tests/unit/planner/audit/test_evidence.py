@@ -173,10 +173,11 @@ def test_a_log_that_ran_out_of_memory_is_evidence_too() -> None:
 
 
 def test_a_peak_beyond_the_gpu_says_that_it_is_another() -> None:
-    """A printed peak beats what was assumed."""
-    text = log_of(9.0, more="max allocated: 140000.0")
-    found = audit({"run.sh": SCRIPT.format(more=RAN), "run.log": text})
-    assert [finding.rule for finding in found.findings if finding.rule == "printed-peak"]
+    """Of a GPU that is named it is a finding; of one that is assumed another is taken that holds the peak."""
+    texts = {"run.sh": SCRIPT.format(more=RAN), "run.log": log_of(9.0, more="max allocated: 140000.0")}
+    named, guessed = audit(texts, gpu="h100-sxm"), audit(texts)
+    assert [finding.rule for finding in named.findings if finding.rule == "printed-peak"]
+    assert any("GPUs are h200-sxm: the log prints a peak of" in doubt for doubt in guessed.doubts)
 
 
 @pytest.mark.parametrize("gpu", ["v100-sxm-32gb", "a100-sxm-80gb", "b200-sxm"])
@@ -467,3 +468,176 @@ def test_a_trainer_is_told_a_whole_plan_that_keeps_its_batch() -> None:
     (whole,) = (change for change in found.changes if change.whole)
     assert {"--per_device_train_batch_size 2", "--gradient_accumulation_steps 1"} <= set(whole.set)
     assert "zero_optimization.stage: 0" in whole.set
+
+
+NAMED_GPU = "# 2 nodes of 8 x A100-SXM4-80GB\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_slow_log_is_not_blamed_on_a_gpu_that_its_file_names() -> None:
+    """What joins the nodes is: an A100 that a comment names is no workstation card, nor any other GPU."""
+    script = NAMED_GPU + SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script})
+    assert plain.predicted is not None
+    found = audit({"run.sh": script, "run.log": log_of(4 * plain.predicted.step_time_s)})
+    assert found.residual is not None
+    assert (found.residual.candidates, found.residual.unstated) == ((), ())
+    assert "none of your flags" in found.residual.words[0]
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_a_log_that_says_nothing_of_its_gpu_is_of_no_number_of_workstations() -> None:
+    """Nodes whose GPUs are assumed to be joined: no card of PCIe alone is named, and the GPU is doubted."""
+    script = SCRIPT.format(more=RAN)
+    plain = audit({"run.sh": script})
+    assert plain.predicted is not None
+    found = audit({"run.sh": script, "run.log": log_of(4 * plain.predicted.step_time_s)})
+    assert found.residual is not None
+    assert all(one.is_linked for one in found.residual.candidates)
+    assert "the GPU (h100-sxm)" in found.residual.words[0]
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_nothing_follows_from_a_first_step_that_is_longer() -> None:
+    """It compiles and allocates; a later one alone is a measurement."""
+    script, line = SCRIPT.format(more=RAN), LOG.format(step="{step}", ms=3e4, batch=128, more="")
+    first, later = (audit({"run.sh": script, "run.log": line.format(step=step)}) for step in (1, 9))
+    assert first.residual is not None
+    assert later.residual is not None
+    assert (first.residual.says_nothing, later.residual.says_nothing) == (True, False)
+    assert (first.slower_by, first.residual.candidates, first.doubted) == (None, (), ())
+    assert "warms up" in first.residual.words[0]
+
+
+OVER_TCP = "n1:7:9 [0] NCCL INFO Using network Socket\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("nodes", "says"), [("--nnodes 2", True), ("--nnodes 1", False)])
+def test_a_log_whose_nodes_are_joined_by_sockets_says_so_first(nodes: str, says: bool) -> None:
+    """Of one node NCCL prints the same line, and exchanges nothing over it."""
+    script = NAMED_GPU.replace("2 nodes of ", "") + SCRIPT.format(more=RAN).replace("--nnodes 2", nodes)
+    found = audit({"run.sh": script, "run.log": OVER_TCP + log_of(30.0).partition("\n")[2]})
+    assert ("tcp-between-nodes" in {finding.rule for finding in found.findings}) == says
+    assert found.residual is not None
+    assert ("NCCL over TCP may be the cause" in " ".join(found.residual.words)) == says
+
+
+WIDE = "using torch.float32 for parameters ...\n"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("written", "printed", "wide"),
+    [
+        ("", "", True),
+        ("", WIDE, True),
+        ("", WIDE.replace("float32", "bfloat16"), False),
+        ("--bf16", "", False),
+        ("--fp16", "", False),
+        ("$MORE", "", False),
+        ("$MORE", WIDE, True),
+    ],
+)
+def test_megatron_trains_in_fp32_where_nobody_asks_for_less(written: str, printed: str, wide: bool) -> None:
+    """It is what slows the job down; of a command that is not whole the log decides."""
+    script = SCRIPT.format(more=RAN).replace("--bf16", written)
+    texts = {"run.sh": script, "run.log": printed + log_of(90.0)}
+    found = audit(texts, gpu="a100-sxm-80gb")
+    named = [finding for finding in found.findings if finding.rule == "full-precision"]
+    assert bool(named) is wide
+    assert found.residual is not None
+    assert ("fp32 may be the cause" in found.residual.words[-1]) is wide
+    assert [finding.fix for finding in named] == ["--bf16"] * wide
+    if wide and not printed:
+        alone = audit({"run.sh": script}, gpu="a100-sxm-80gb").memory
+        assert alone is not None
+        assert (alone.word, alone.fits) == ("not settled", None)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("gpu", "slow", "open_words"),
+    [("rtx-4090", False, ""), ("a100-sxm-80gb", True, ""), ("", True, "not on GeForce cards")],
+)
+def test_peers_that_are_none_lose_nothing_without_each_other(gpu: str, slow: bool, open_words: str) -> None:
+    """GeForce cards write into no other's memory: accelerate asks for what an A100 loses by."""
+    text = "export NCCL_P2P_DISABLE=1\n" + SCRIPT.format(more=RAN).replace("--nnodes 2", "--nnodes 1")
+    found = audit({"run.sh": text}, **({"gpu": gpu} if gpu else {}))
+    named = [one for one in found.findings if one.rule == "nccl-p2p-disable"]
+    assert bool(named) is slow
+    assert all(open_words in one.fix for one in named)
+    assert all(("GeForce" in one.fix) == bool(open_words) for one in named)
+
+
+MENTION = "# 8 x NVIDIA H100 80GB\n"
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu"), [(79.1, "h100-sxm"), (95.0, "h100-sxm-96gb-hbm2e"), (12.0, "h100-sxm")]
+)
+def test_a_figure_that_the_log_prints_holds_over_a_mention(gib: float, gpu: str) -> None:
+    """It is of the GPU itself; a card of that generation is taken first, and the mention where none is."""
+    lines = (
+        f"[titan] root - INFO - step: {step}  loss: 8.0  memory: {0.8 * gib:.2f}GiB(80.00%)  tps: 893\n"
+        for step in (10, 20, 30)
+    )
+    reading = read_texts({"titan.toml": MENTION + TITAN, "run.log": "".join(lines)})
+    request = audited_job(reading, Flags(gpus="8")).request
+    assert request is not None
+    assert request.cluster.nodes[0].gpu == gpu
+
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of {gib} GiB of which 1 GiB is free.\n"
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpu"), [("79.11", "h100-sxm"), ("139.8", "h200-sxm"), ("1.2.3", "h100-sxm")]
+)
+def test_an_allocation_that_fails_says_what_its_gpu_has(gib: str, gpu: str) -> None:
+    """Where no file names one."""
+    reading = read_texts({"titan.toml": TITAN, "run.log": OUT_OF_MEMORY.format(gib=gib)})
+    request = audited_job(reading, Flags(gpus="8")).request
+    assert request is not None
+    assert request.cluster.nodes[0].gpu == gpu
+
+
+WATCHDOG = (
+    "[rank3]:[E301 1:2:3 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=41, OpType=ALLREDUCE, NumelIn=2, NumelOut=2, Timeout(ms)=600000) ran for 600020 milliseconds "
+    "before timing out.\n"
+)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("steps", "when"), [("", "before its first step"), (log_of(9.0), "after its steps")])
+def test_a_collective_that_timed_out_is_said_first(steps: str, when: str) -> None:
+    """Which one, of which rank and for how long, with its line; nothing hung where none is printed."""
+    script = SCRIPT.format(more=RAN)
+    found = audit({"run.sh": script, "run.log": f"training ...\n{steps}{WATCHDOG}"}, gpu="h100-sxm")
+    line = 2 + steps.count("\n")
+    assert f"it hung {when}: rank 3 waited 600 s for ALLREDUCE 41 (line {line} of the log)" in found.hang
+    assert getattr(audit_answer(found).sections[0], "lines", ())[0] == found.hang
+    assert audit({"run.sh": script, "run.log": log_of(9.0)}, gpu="h100-sxm").hang == ""
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(
+    ("value", "nodes", "settings", "idle"),
+    [
+        ("mlx5_0", 2, (), True), ("=mlx5_0:1,mlx5_1:1", 2, (), True), ("mlx5", 2, (), False),
+        ("^mlx5_0", 2, (), False), (",".join(f"mlx5_{at}" for at in range(8)), 2, (), False),
+        ("mlx5_0", 1, (), False), ("mlx5_bond_0", 2, (), False),
+        ("mlx5_0", 2, ("cluster.nics_per_node=1",), False),
+    ],
+)  # fmt: skip
+def test_nics_that_are_left_idle_are_counted(
+    value: str, nodes: int, settings: tuple[str, ...], idle: bool
+) -> None:
+    """One of eight slows every node down; who has one says so, and is priced with it."""
+    script = SCRIPT.format(more=RAN).replace("--nnodes 2", f"--nnodes {nodes}")
+    flags = Flags(gpu="h100-sxm", settings=settings)
+    found = audited(
+        read_texts({"run.sh": f"export NCCL_IB_HCA={value}\n{script}"}), flags, load_calibration()
+    )
+    assert ("fewer-nics" in {finding.rule for finding in found.findings}) is idle

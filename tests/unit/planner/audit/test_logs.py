@@ -127,11 +127,14 @@ RUN = "load: /x/pretrain_llama3_8b_bf16_gpus8_tp2_pp1_cp1_vpNone_ep1_mbs4_gbs128
 
 
 def test_the_name_of_a_run_tells_its_layout():
-    """scripts/performance of Megatron-Bridge call a run so; what is None is not told, and a few pairs are no name."""
+    """scripts/performance of Megatron-Bridge call a run so; what is None is not told, and a few pairs are no name.
+
+    Its recipe is told before them, by which the length is known that is published with it.
+    """
     stated = {name: value for name, value, _ in measured_of(RUN + SECONDS)[0].job}
     assert stated == {
         "cluster.num_gpus": 8, "layout.tp": 2, "layout.pp": 1, "layout.cp": 1, "layout.ep": 1,
-        "layout.microbatch_size": 4, "job.global_batch_size": 2048,
+        "layout.microbatch_size": 4, "job.global_batch_size": 2048, "said.run_recipe": "llama3_8b_pretrain",
     }  # fmt: skip
     short, plain = (measured_of(head + MEGATRON)[0].job for head in ("model_tp2_pp1/iter_50\n", "\n"))
     assert short == plain

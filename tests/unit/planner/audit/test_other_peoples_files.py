@@ -554,7 +554,7 @@ UNSETTLED = {
                    "t.toml", set()),
     "MaxText": ("ici_fsdp_parallelism: 8\nper_device_batch_size: 2\nmax_target_length: 4096\n", "m.yml",
                 {"stack"}),
-    "a MaxText policy": ("ici_fsdp_parallelism: 8\nmax_target_length: 4096\nremat_policy: minimal\n", "m.yml",
+    "a MaxText policy": ("ici_fsdp_parallelism: 8\nmax_target_length: 4096\nremat_policy: of_next_year\n", "m.yml",
                          {"stack", "layout.recompute"}),
     "NeMo": (("trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n"
              "  tensor_model_parallel_size: 2\n  pipeline_model_parallel_size: 1\n"
@@ -972,6 +972,26 @@ def test_maxtext_counts_samples_of_every_device(more, batch, microbatch):
 
 
 def test_a_policy_that_has_no_price_is_told_as_stated():
-    found = job(MESH + "per_device_batch_size: 1\nremat_policy: save_qkv_proj\n", "m.yml")
+    found = job(MESH + "per_device_batch_size: 1\nremat_policy: of_next_year\n", "m.yml")
     why = next(each.why for each in found.unsettled if each.field == "layout.recompute")
-    assert "save_qkv_proj is stated" in why
+    assert "of_next_year is stated" in why
+
+
+@pytest.mark.parametrize(
+    ("backend", "worded"),
+    [
+        ("fsdp: [full_shard, auto_wrap]\n", False),
+        ("deepspeed: zero.json\n", False),
+        ("deepspeed: zero.json\n", True),
+    ],
+)
+def test_a_copy_is_shared_in_parts_by_a_word_that_the_files_have(backend: str, worded: bool) -> None:
+    """DeepSpeed's key is no word of a file over FSDP, and no advice: its releases no longer take it."""
+    texts = {
+        "tune.yml": f"base_model: mistralai/Mistral-7B-v0.1\nmicro_batch_size: 1\nsequence_len: 512\n{backend}"
+    }
+    if "zero" in backend:
+        parts = ', "mics_shard_size": 4' if worded else ""
+        texts["zero.json"] = f'{{"zero_optimization": {{"stage": 3{parts}}}}}'
+    words = " ".join(spelled_change(read_texts(texts), (("shard_degree", 2),)))
+    assert ("mics_shard_size" in words) is worded

@@ -69,14 +69,14 @@ MAXTEXT_STEP = (
 def test_a_run_that_its_predicted_memory_rules_out_doubts_what_was_taken(monkeypatch):
     """What a policy without a price keeps is unknown: neither its time nor its distance is one of the job."""
     monkeypatch.setattr(audit_module, "_best", lambda *_, **__: None)
-    script = MAXTEXT.format("save_qkv_proj")
+    script = MAXTEXT.format("of_next_year")
     alone = audited(read_texts({"run.sh": script}), Flags(gpu="h100-sxm", gpus="32"), load_calibration())
     assert (alone.memory.word, alone.cannot_run_as_taken, alone.slower_by) == ("not settled", True, None)
     steps = "".join(MAXTEXT_STEP.format(n=n, s=alone.predicted.step_time_s) for n in range(1, 4))
     texts = {"run.sh": script, "run.log": steps}
     ran = audited(read_texts(texts), Flags(gpu="h100-sxm", gpus="32"), load_calibration())
     assert (ran.residual, ran.changes, ran.slower_by, ran.fits) == (None, (), None, True)
-    assert "doubt first recompute none: remat_policy save_qkv_proj" in ran.doubted[0]
+    assert "doubt first recompute none: remat_policy of_next_year" in ran.doubted[0]
     assert not any(
         "nothing is left" in line for section in audit_answer(ran).sections for line in _lines(section)
     )

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from costmodel.kernels.tables import load_calibration
+from costmodel.memory.stage import MemoryBreakdown
 from planner.audit.applied import applied
-from planner.audit.audit import Audit, audited
+from planner.audit.audit import Audit, audited, estimate_of
 from planner.audit.changes import Change
 from planner.audit.job import audited_job
 from planner.audit.published import PUBLISHED
 from planner.audit.read import read_texts
 from planner.audit.spelling import spelled_change
+from planner.audit.verdict import EVEN
 from planner.questions.flags import Flags
 
 KEYS = {
@@ -246,3 +248,115 @@ def test_what_fsdp_shards_is_told_in_the_words_of_its_files(name: str) -> None:
             memory_change_bytes=0, out_of_memory_chance=0, tied=False,
         )  # fmt: skip
         assert applied(reading, change).facts.value("layout.zero_stage") == stage
+
+
+LEAN = (
+    "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\ntokenizer:\n  max_seq_len: 1024\n"
+    "batch_size: 1\ndtype: bf16\nenable_activation_checkpointing: true\n{more}"
+)
+PAGED = "optimizer:\n  _component_: bitsandbytes.optim.PagedAdamW8bit\n"
+CHUNKED = "loss:\n  _component_: torchtune.modules.loss.CEWithChunkedOutputLoss\n"
+
+
+def _memory(more: str) -> MemoryBreakdown:
+    """What one GPU holds of a whole fine-tuning by torchtune."""
+    reading = read_texts({"own.yaml": LEAN.format(more=more)})
+    predicted = estimate_of(
+        reading, audited_job(reading, Flags(gpu="h100-sxm", gpus="1")), load_calibration()
+    )
+    assert predicted is not None
+    (stage,) = predicted.memory_by_stage
+    return stage
+
+
+def test_what_torchtune_frees_is_not_in_its_memory() -> None:
+    """Of bf16 weights, gradients and paged moments: the weights, and the gradient of one unit.
+
+    An optimizer beside offloaded activations is still that of the file, over weights in bf16; logits of
+    1,024 tokens over 128,256 entries exist an eighth at a time.
+    """
+    usual, paged = _memory(""), _memory(PAGED)
+    assert paged.optimizer_bytes == 0 < usual.optimizer_bytes
+    assert _memory(f"{PAGED}enable_activation_offloading: true\n").optimizer_bytes == 0
+    lean = _memory(f"{PAGED}optimizer_in_bwd: true\n")
+    assert lean.gradients_bytes == pytest.approx(2 * 128_256 * 4096)
+    assert lean.gradients_bytes < paged.gradients_bytes / 10
+    chunks = _memory(f"{PAGED}{CHUNKED}optimizer_in_bwd: true\n")
+    assert chunks.activations_bytes < lean.activations_bytes / 2
+
+
+def test_moments_that_page_are_said() -> None:
+    job = audited_job(read_texts({"own.yaml": LEAN.format(more=PAGED)}), Flags(gpu="h100-sxm", gpus="1"))
+    assert any("PagedAdamW8bit" in text and "full GPU" in text for text in job.assumed)
+
+
+OFFLOADING = (
+    "from unsloth import FastLanguageModel\nfrom trl import SFTTrainer\nfrom transformers import TrainingArguments\n"
+    "model, tok = FastLanguageModel.from_pretrained('unsloth/Meta-Llama-3.1-8B-bnb-4bit', max_seq_length=4096, load_in_4bit=True)\n"
+    "model = FastLanguageModel.get_peft_model(model, r=8, use_gradient_checkpointing={way})\n"
+    "SFTTrainer(model=model, args=TrainingArguments(per_device_train_batch_size={size}, fp16=True)).train()\n"
+)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("way", "offload"), [("'unsloth'", "activations"), ("True", None)])
+def test_unsloth_keeps_its_checkpoints_on_the_host_and_no_logits(way: str, offload: str | None) -> None:
+    audit = audited(
+        read_texts({"u.py": OFFLOADING.format(way=way, size=1)}), Flags(gpu="t4"), load_calibration()
+    )
+    request = audit.job.request
+    assert request is not None
+    assert request.switches["loss"] == "fused_linear"
+    assert (request.job.offload and request.job.offload.words) == offload
+    assert audit.memory is not None
+    assert audit.memory.word == "fits"
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+def test_what_is_priced_as_another_engine_never_sooner_runs_out() -> None:
+    """A tool whose memory nobody measured may take less than the engine that it is likened to."""
+    words = []
+    for size in (2, 4, 8, 16, 32):
+        files = {"u.py": OFFLOADING.format(way="True", size=size)}
+        memory = audited(read_texts(files), Flags(gpu="t4"), load_calibration()).memory
+        assert memory is not None
+        assert memory.chance <= EVEN or memory.word == "not settled"
+        words.append(memory.word)
+    assert words[-1] == "not settled"
+
+
+def test_hpz_is_no_degree_of_sharding() -> None:
+    """ZeRO++ keeps a second copy of the weights in a node; optimizer and gradients are of all ranks."""
+    script = (
+        "deepspeed --num_nodes 4 --num_gpus 8 train.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 True "
+        "--deepspeed ds.json --per_device_train_batch_size 1 --model_max_length 2048 --output_dir out\n"
+    )
+    states = []
+    for more in ("", ', "zero_hpz_partition_size": 8', ', "zero_hpz_partition_size": 1'):
+        files = {
+            "run.sh": script,
+            "ds.json": f'{{"bf16": {{"enabled": true}}, "zero_optimization": {{"stage": 3{more}}}}}',
+        }
+        reading = read_texts(files)
+        job = audited_job(reading, Flags(gpu="h100-sxm"))
+        predicted = estimate_of(reading, job, load_calibration())
+        assert predicted is not None
+        (stage,) = predicted.memory_by_stage
+        states.append((stage.weights_bytes, stage.gradients_bytes, stage.optimizer_bytes))
+    plain, second, one = states
+    assert one == plain
+    assert second[1:] == plain[1:]
+    assert second[0] - plain[0] == pytest.approx(2 * 8.03e9 / 8, rel=0.01)
+
+
+@pytest.mark.usefixtures("searched_in_nightly")
+@pytest.mark.parametrize(("named", "word"), [("lomo", "not settled"), ("adamw_torch", "does not fit")])
+def test_an_optimizer_that_is_priced_as_another_condemns_no_job(named: str, word: str) -> None:
+    """LOMO keeps neither moments nor gradients: AdamW's state is no proof against it."""
+    text = (
+        "from trl import SFTConfig, SFTTrainer\nSFTTrainer(model='meta-llama/Llama-3.1-8B', "
+        f"args=SFTConfig(max_length=1024, per_device_train_batch_size=1, bf16=True, optim='{named}')).train()\n"
+    )
+    memory = _audit(text, "t.py", gpus="1").memory
+    assert memory is not None
+    assert memory.word == word

@@ -11,11 +11,14 @@ import pytest
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout
 from costmodel.serving.engine import scheduler_default, serving_stack
+from planner.audit.server_flags import FLAGS
 from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
 from planner.parsers.client import VARIABLE, answers, interpreter
+from planner.parsers.commands import ASKS_FLAGS
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
+from topology.base.decode import read_toml
 from topology.base.units import GB, GIB
 from topology.catalog import gpus
 
@@ -147,3 +150,15 @@ def test_engines_read_that_experts_of_a_rack_are_held_twice(
     """Of 256 experts on 72 GPUs, 32."""
     _, found = read
     assert [one for one in found["rack"] if "error" in one] == []
+
+
+@pytest.mark.parametrize("engine", sorted(STARTS))
+def test_the_flags_that_an_audit_knows_are_those_of_the_pinned_parser(engine: str) -> None:
+    """Written by tools/write_server_flags.py."""
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"{VARIABLE} names no interpreter with {engine}")
+    case = {"asks": ASKS_FLAGS, "files": {}, "gpus": 1, "environment": {}}
+    (answer,) = answers(engine, [case], python)
+    listed = read_toml(FLAGS)[engine]
+    assert answer["derived"] == {kind: listed[kind] for kind in ("switches", "valued", "many")}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from planner.diagnose.devices import device_findings
-from planner.traces.device_samples import DeviceSample, device_samples, read_device_samples
+from planner.traces.device_samples import DeviceSample, device_samples
 from tests.counts import tries
 from topology.base.errors import InputError
 from topology.base.units import MEGA
@@ -140,7 +140,7 @@ def test_each_form_says_the_same_and_the_odd_gpu_is_named(
     gpus = node(**ODD.get(cause, {}))
     path = tmp_path / "gpus"
     path.write_text(written(gpus))  # type: ignore[operator]
-    read = read_device_samples(path)
+    read = device_samples(path.read_text(), str(path))
     assert sorted(read, key=lambda s: s.index) == gpus
     lasting = "clock_hz" in ODD.get(cause, {}) or "pcie_width" in ODD.get(cause, {})
     if lasting and "throttles" not in ODD[cause]:

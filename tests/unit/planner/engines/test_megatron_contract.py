@@ -144,3 +144,11 @@ def test_what_cannot_be_read_is_said_and_nothing_else_is_lost(line: str) -> None
     found = read_line(f"{line} --seq-length 4096")
     assert found.stated["job.sequence_length"] == 4096
     assert found.wrong or "split.layers" not in found.fields
+
+
+def test_torchs_fsdp_has_no_buffers_of_gradients_beside_the_loss() -> None:
+    """Gradients are torch's own, made in the backward (megatron/core/distributed/torch_fully_sharded_data_parallel.py)."""
+    sharded = read_line("--use-torch-fsdp2 --ckpt-format torch_dist --bf16").stated
+    assert (sharded["layout.zero_stage"], sharded["stack.frees_loss"]) == (3, True)
+    for words in ("--use-distributed-optimizer", "--use-megatron-fsdp --ckpt-format fsdp_dtensor"):
+        assert "stack.frees_loss" not in read_line(f"{words} --bf16").stated

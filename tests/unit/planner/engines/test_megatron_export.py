@@ -215,3 +215,10 @@ def test_what_the_model_computes(name: str) -> None:
     pairs = {" ".join(words[i : i + 2]) for i in range(len(words))} | set(words)
     asked = MATHEMATICS[name].replace(" --", "\n--").split("\n")
     assert [option for option in asked if option not in pairs] == []
+
+
+def test_a_router_without_groups_and_factor_has_no_word_of_them() -> None:
+    """A word that says what the default does is one that older releases may refuse."""
+    of_groups = ("--moe-router-topk-scaling-factor", "--moe-router-num-groups", "--moe-router-group-topk")
+    assert set(of_groups).isdisjoint(words_of(priced(PLAIN, "qwen3-30b-a3b")))
+    assert set(of_groups) <= set(words_of(priced(PLAIN, "deepseek-v3")))

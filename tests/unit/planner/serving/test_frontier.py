@@ -73,10 +73,20 @@ def test_replicas_have_stages_only_where_none_without_fits() -> None:
     assert all("pp2" in point.label for point in points_of(settings=("layout.pp=2",)))  # type: ignore[arg-type]  # not a text
 
 
-def test_dollars_are_those_of_the_time_of_the_gpus() -> None:
-    """One GPU-hour at the price given makes an hour of its tokens."""
-    for point in points_of(weights="bf16", usd_per_gpu_hour="3.6")[:3]:
-        assert point.usd_per_million_output_tokens == pytest.approx(1000 / point.tokens_per_s_per_gpu)
+def test_dollars_of_outputs_are_those_of_a_plan() -> None:
+    """Of one GPU's bill outputs take the same share in a point and in the plan of its requests in flight."""
+    words = {"gpus": "1", "weights": "bf16", "usd_per_gpu_hour": "3.6", "mode": "aggregated"}
+    for point in points_of(**words)[4:5]:
+        estimate = find_fleet(asked(concurrency=str(point.concurrency), **words)).estimate
+        shares = [
+            (dollars or 0) * tokens / 1000
+            for dollars, tokens in (
+                (point.usd_per_million_output_tokens, point.tokens_per_s_per_gpu),
+                (estimate.usd_per_million_output_tokens, estimate.tokens_per_s_per_gpu),
+            )
+        ]
+        assert 0 < shares[0] < 1
+        assert shares[0] == pytest.approx(shares[1], rel=0.05)
 
 
 def test_the_document_keeps_the_frontier() -> None:

@@ -319,14 +319,14 @@ def test_runners_up_of_a_closed_loop_are_the_other_fleets_that_were_simulated() 
 
 def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_says() -> None:
     """The bound of every other replica is below what the winner serves, so only that one was simulated."""
-    plan = fleet("8b", "h100-sxm", 4, ttft_s=1.0, input_tokens=100)
+    plan = fleet("8b", "h100-sxm", 4, ttft_s=1.0, input_tokens=80)
     assert plan.optimality.simulated == 1
     assert plan.alternatives
     for other in plan.alternatives:
         assert re.fullmatch(r"serves at least \d+\.\d % fewer requests within the limits", other.why)
 
 
-@pytest.mark.parametrize("rate", [4.0, 8.0])
+@pytest.mark.parametrize("rate", [3.0, 6.0])
 def test_of_fleets_at_one_bill_the_measured_one_of_the_highest_chance_is_proposed(rate: float) -> None:
     """The equals are simulated: none was measured and keeps its limits more surely."""
     plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=rate, input_tokens=2000,

@@ -16,10 +16,10 @@ import pytest
 from planner.traces.memory_snapshots import (
     CATEGORIES,
     memory_moments,
-    read_memory_snapshot,
     read_memory_timeline,
     snapshot_memory,
 )
+from planner.traces.pickles import read_pickle
 from tests.counts import tries
 from topology.base.errors import InputError
 from topology.base.units import GIB, MIB
@@ -171,7 +171,7 @@ def test_a_step_is_counted_as_its_allocator_counts(tmp_path: Path) -> None:
             step(allocator, draw)
         path = tmp_path / "snapshot_rank5.pickle"
         path.write_bytes(pickle.dumps(allocator.snapshot()))
-        (memory,) = read_memory_snapshot(path)
+        (memory,) = snapshot_memory(read_pickle(path), str(path))
         assert (memory.rank, memory.peak_bytes, memory.at_peak) == (5, allocator.peak, allocator.at_peak)
         assert memory.allocated_bytes == sum(allocator.parts.values())
         assert (memory.reserved_bytes, memory.peak_reserved_bytes) == (
@@ -209,7 +209,7 @@ def test_a_snapshot_that_torch_made_of_a_profile_agrees_with_its_timeline(tmp_pa
     times, sizes = MemoryProfileTimeline(recorded._memory_profile())._coalesce_timeline("cpu")
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(_profile_to_snapshot(recorded)))
-    memory = read_memory_snapshot(path)[-1]
+    memory = snapshot_memory(read_pickle(path), str(path))[-1]
     timeline = tmp_path / "timeline.json"
     timeline.write_text(json.dumps([times, sizes]))
     known = read_memory_timeline(timeline)
@@ -300,4 +300,4 @@ def test_a_hostile_snapshot_is_not_executed(tmp_path: Path) -> None:
     path = tmp_path / "s.pickle"
     path.write_bytes(b"\x80\x02cos\nmkdir\n(X\x03\x00\x00\x00/xytR.")
     with pytest.raises(InputError, match="GLOBAL builds no plain value"):
-        read_memory_snapshot(path)
+        read_pickle(path)

@@ -214,10 +214,10 @@ def test_a_bomb_is_bounded_in_time_and_memory(monkeypatch: pytest.MonkeyPatch, r
     """Each opcode spends of the room that there is; here a sixteenth of it."""
     room = MAX_BUILT_BYTES // 16
     monkeypatch.setattr(pickles, "MAX_BUILT_BYTES", room)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(InputError, match="bytes of memory"):
         parse_pickle(b"Nq\x00" + repeated * (room // 64))
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_mutated_pickles_never_break_it() -> None:

@@ -18,7 +18,6 @@ from costmodel.models.spec import (
     layer_order,
     layer_runs,
     recurrence_of,
-    recurrent_state_bytes,
 )
 from costmodel.ops.layer import ShardShape, forward_flop, layer_ops, model_flop_per_step
 from costmodel.ops.op import Op, OpKind
@@ -119,13 +118,6 @@ def test_a_scan_takes_its_roofline() -> None:
     assert found.elementwise_s[0] == pytest.approx(scan.flop / h100.peak("bf16"))
     (moved,) = kernel_times(cal, h100, [[replace(scan, flop=0.0)]], 1)
     assert moved.elementwise_s[0] >= scan.bytes / h100.memory_bandwidth_bytes_per_s
-
-
-def test_a_request_keeps_a_state_of_fixed_size() -> None:
-    """Qwen3-Next: 36 layers of 32 heads of 128 × 128 in fp32, and three inputs of 8,192 channels."""
-    state = 4 * 32 * 128 * 128 + 2 * 3 * 8192
-    assert recurrent_state_bytes(model("qwen3-next-80b-a3b")) == 36 * state
-    assert recurrent_state_bytes(model("llama-3.1-8b")) == 0
 
 
 def test_the_order_of_layers_is_that_of_the_pattern() -> None:

@@ -10,6 +10,15 @@ SERVE = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
 NODE = f"#!/bin/bash\n{SERVE} --port 8000\n"
 LATER = f"#!/bin/bash\n{SERVE} --nnodes 2 --node-rank 1 --headless\n"
 ROUTER = "#!/bin/bash\nvllm-router --port 80 --worker-urls http://a:8000 http://b:8000 \\\n  http://c:8000\n"
+NGINX = """upstream vllm {
+    least_conn;
+    server vllm0:8000 max_fails=3;
+    server vllm1:8000;
+    server vllm2:8000;  # server vllm9:8000 is away
+    server vllm3:8000 down;
+}
+server { listen 80; location / { proxy_pass http://vllm; } }
+"""
 POD = "containers:\n        - name: vllm\n          command: [{}]\n"
 DEPLOYMENT = "kind: Deployment\nspec:\n  replicas: {}\n  template:\n    spec:\n      " + POD.format(
     ", ".join(f'"{word}"' for word in SERVE.split())
@@ -44,6 +53,7 @@ def counted(texts: dict[str, str]) -> Server:
         ({"pod.yaml": DEPLOYMENT.format(8)}, 8),
         ({"pod.yaml": DEPLOYMENT.format(4), "node0.sh": NODE}, 4),
         ({"values.yaml": VALUES}, 4),
+        ({"serve.sh": NODE, "nginx.conf": NGINX}, 3),
     ],
 )
 def test_every_equal_server_is_counted_once(texts: dict[str, str], servers: int) -> None:

@@ -1,6 +1,7 @@
 """What engines refuse at load whatever it takes: rests of heads, cut blocks, lengths beyond positions."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from planner.audit.read import read_texts
 from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.texts import audited_server_texts
 from planner.questions.flags import ServeFlags
 
 CAL = load_calibration()
@@ -20,9 +22,9 @@ LONG = f"{VLLM} {MOE} --tensor-parallel-size 4 --max-model-len 131072"
 LOAD = ServedLoad(source="flags", flags=ServeFlags(concurrency="8", input_tokens="512", output_tokens="64"))
 
 
-def audit(words: str, *loads: ServedLoad) -> ServingAudit:
+def audit(words: str, *loads: ServedLoad, gpu: str = "h100-sxm") -> ServingAudit:
     """What is said of a command."""
-    server = server_of(read_texts({"serve.sh": words}), model=None, gpu="h100-sxm")
+    server = server_of(read_texts({"serve.sh": words}), model=None, gpu=gpu)
     assert isinstance(server, Server)
     return audited_server(CAL, read_texts({"serve.sh": words}), server, loads)
 
@@ -81,6 +83,95 @@ def test_what_keeps_the_laws_starts(words):
     assert given is not None
     assert given.starts is True
     assert given.refusal is None
+
+
+QWEN = "Qwen/Qwen2.5-3B-Instruct"
+R1 = "deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "why"),
+    [
+        (f"{VLLM} {QWEN} --dtype bfloat16", "t4", "compute capability 8.0"),  # vllm issue 1157
+        (f"{VLLM} {QWEN} --dtype bfloat16", "v100-sxm-32gb", "compute capability 8.0"),
+        (f"{VLLM} Qwen/Qwen3-8B-FP8", "v100-sxm-32gb", "does not multiply in fp8"),
+        (f"{SGLANG} Qwen/Qwen3-8B-FP8", "a100-sxm-80gb", "does not multiply in fp8"),  # sglang issue 7715
+        (f"# vllm==0.11.0\n{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-3090", "8.9"),  # vllm issue 26431
+        (
+            f"# vllm==0.7.3\n{VLLM} {R1} --pipeline-parallel-size 2 --num-speculative-tokens 1",
+            "h200-sxm",
+            "beside speculation",  # vllm issue 14117
+        ),
+    ],
+)
+def test_formats_and_stages_that_an_engine_lacks_do_not_start(words: str, gpu: str, why: str) -> None:
+    """What `plan serve` refuses an audit refuses: one law."""
+    start = audit(words, gpu=gpu).start
+    assert start is not None
+    assert start.starts is False
+    assert why in start.why
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts"),
+    [
+        (f"{VLLM} {QWEN} --dtype half", "t4", True),
+        (f"{VLLM} {QWEN} --dtype bfloat16", "a100-sxm-80gb", True),
+        (f"{VLLM} Qwen/Qwen3-8B-FP8 --max-model-len 8192", "t4", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-4090", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8_e5m2", "rtx-3090", True),
+        (f"{VLLM} {QWEN} --kv-cache-dtype fp8", "rtx-3090", None),
+        (
+            f"# vllm==0.11.0\nexport VLLM_ATTENTION_BACKEND=FLASHINFER\n{VLLM} {QWEN} --kv-cache-dtype fp8",
+            "rtx-3090",
+            None,
+        ),
+    ],
+)
+def test_a_gpu_that_has_the_format_starts(words: str, gpu: str, starts: bool | None) -> None:
+    """Of releases that are not reported on nothing is sure."""
+    start = audit(words, gpu=gpu).start
+    assert start is not None
+    assert start.starts is starts
+    assert ("may not start" in start.why) is (starts is None)
+
+
+def test_a_guessed_gpu_breaks_no_law_of_formats() -> None:
+    """Its kind is not said."""
+    reading = read_texts({"serve.sh": f"{VLLM} Qwen/Qwen3-8B-FP8"})
+    server = server_of(reading, model=None, gpu=None)
+    assert isinstance(server, Server)
+    start = audited_server(CAL, reading, replace(server, gpu="v100-sxm-32gb"), ()).start
+    assert start is not None
+    assert start.refusal is None
+
+
+AWQ = {
+    "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "hidden_size": 8192, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 152064, "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "group", "tp", "starts"),
+    [(29_568, 128, 4, False), (29_568, 128, 1, True), (29_696, 128, 4, True), (29_568, 32, 4, True)],
+)
+@pytest.mark.parametrize("folder", ["ours", "elsewhere"])
+def test_groups_of_scales_are_not_cut(width: int, group: int, tp: int, starts: bool, folder: str) -> None:
+    """The configuration among the files is that of the folder that is served; vllm issue 11671."""
+    quantised = {"quant_method": "awq", "bits": 4, "group_size": group}
+    config = json.dumps(AWQ | {"intermediate_size": width, "quantization_config": quantised})
+    words = f"{VLLM} ./ours --tensor-parallel-size {tp} --quantization awq --max-model-len 4096"
+    texts = {"serve.sh": words, f"{folder}/config.json": config}
+    found = audited_server_texts(texts, ServeFlags(), {}, gpu="h100-sxm")
+    assert found is not None
+    assert found.start is not None
+    assert found.server is not None
+    assert (found.server.model.name, found.server.weights) == ("ours", "int4")
+    assert found.start.starts is starts
+    assert ("groups of 128" in found.start.why) is not starts
+    assert any("only configuration" in words for words in found.doubts) is (folder != "ours")
 
 
 def test_blocks_are_those_that_a_configuration_states(tmp_path):

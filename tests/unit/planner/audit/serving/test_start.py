@@ -72,6 +72,20 @@ def test_a_small_cache_beside_large_weights_is_no_verdict(length: int) -> None:
     assert "may not start" in found.start.finding[0]  # type: ignore[index]  # it has one
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "starts"),
+    [("Qwen/Qwen2.5-7B-Instruct", True), ("Qwen/Qwen2.5-7B", False), ("ours/Qwen2.5-7B-Chat", None)],
+)
+def test_a_length_that_nobody_says_is_the_checkpoints(checkpoint: str, starts: bool | None) -> None:
+    """32,768 tokens fit a card of 24 GB, 131,072 do not; a guess carries no verdict and is said."""
+    found = audit(f"vllm serve {checkpoint}", "rtx-4090")
+    assert found.start is not None
+    assert found.start.starts is starts
+    text = json.dumps(server_answer(found).document())
+    assert ("are not known" in text) is (starts is None)
+    assert ("is a guess" in found.start.why) is (starts is None)
+
+
 def test_what_is_wrong_stands_first_with_the_memory_in_the_words_of_the_engine() -> None:
     """Weights, cache and concurrency, above what was read from the files."""
     found = audit(f"{LLAMA} --gpu-memory-utilization 0.9")

@@ -1,0 +1,218 @@
+"""What servers print of themselves when they start and while they run: forms are rows of data.
+
+A server's log is no log of a training job: none of its lines is a step, and its memory is that of a cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from planner.formats.settings import Setting
+from topology.base.decode import read_toml
+from topology.base.units import GIB
+
+MOST_LINES = 400_000
+LONGEST_LINE = 20_000
+LONGEST_ERROR = 400
+MOST_ARGUMENT_LINES = 32
+"""Lines that print what a server was started with: one a rank, of one host."""
+BLOCK_TOKENS = 16
+"""Tokens of a block of vLLM, where its log counts blocks and no word says another size."""
+FULL = 0.95
+"""Share of a cache in use, from which requests wait for it."""
+_FILE = Path(__file__).parent / "data" / "server_lines.toml"
+_FACTORS = {"": 1.0, "GiB": GIB, "%": 0.01}
+_RANKS = ("weights_bytes", "cache_bytes", "half_cache_bytes")
+"""What every rank prints: of weights the most counts, of caches the least."""
+_ERROR = re.compile(r"(?:Error|Exception): (?=\S)")
+_NAME = re.compile(r"[\w.]{0,80}$")
+"""What stands before that in the name of an error."""
+_ARGUMENTS = re.compile(
+    r"non-default args: \{|\bargs: Namespace\(|\bInitializing an? (?:V\d )?LLM engine"
+    r"|\bserver_args=ServerArgs\("
+)
+"""How lines begin that print what a server was started with."""
+_PAIR = re.compile(
+    r"(?<![\w.])(?:'(?P<quoted>\w+)': |(?P<plain>\w+)=)"
+    r"(?P<value>'[^']{0,400}'|\"[^\"]{0,400}\"|[\w.:/+-]{1,200})(?=[,})\s]|$)"
+)
+_VERSION = re.compile(r"vLLM API server version v?(\d+\.\d+\.\d+)|LLM engine \(v(\d+\.\d+\.\d+)\)")
+_MARKS = ("non-default args", "args: namespace", "llm engine", "server_args=", "vllm api server version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerForm:
+    """One spelling of one quantity; see the file of them."""
+
+    of: str
+    means: str
+    unit: str
+    mark: str
+    pattern: re.Pattern[str]
+    example: str
+    value: float
+
+    def number(self, line: str) -> float | None:
+        """What a line says, in SI units; None where it does not say it."""
+        match = self.pattern.search(line)
+        try:
+            return None if match is None else float(match[1].replace(",", "")) * _FACTORS[self.unit]
+        except ValueError:
+            return None
+
+
+@functools.cache
+def server_forms() -> tuple[ServerForm, ...]:
+    """All forms."""
+    rows = read_toml(_FILE)["forms"]
+    return tuple(ServerForm(**{**row, "pattern": re.compile(row["pattern"])}) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLog:
+    """What a server printed; None where it did not.
+
+    Attributes:
+        of: Whose sentences it prints.
+        settings: What it was started with, as far as it prints that.
+        version: Of the engine.
+        weights_bytes: Weights of a GPU, the largest of all ranks.
+        cache_bytes: Cache of a GPU, the smallest of all ranks.
+        cache_tokens: Tokens that the cache holds.
+        longest: Tokens of the longest request that it takes.
+        request_bytes: Cache of one such request.
+        longest_held: Tokens of the longest request that would fit, as the engine estimates.
+        concurrency: Longest requests that it holds at once.
+        running: Requests that ran when it last said so.
+        waiting: Requests that waited then.
+        cache_used: Share of the cache in use then.
+        output_tokens_per_s: Tokens that it generated a second then.
+        error: The last error that it printed; empty without one.
+        error_line: Where.
+    """
+
+    of: str
+    settings: tuple[Setting, ...] = ()
+    version: str = ""
+    weights_bytes: float | None = None
+    cache_bytes: float | None = None
+    half_cache_bytes: float | None = None
+    cache_tokens: float | None = None
+    cache_blocks: float | None = None
+    longest: float | None = None
+    request_bytes: float | None = None
+    longest_held: float | None = None
+    concurrency: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    cache_used: float | None = None
+    output_tokens_per_s: float | None = None
+    error: str = ""
+    error_line: int = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended in an error before it ran a request."""
+        return bool(self.error) and self.running is None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether requests waited for a cache that was full."""
+        return bool(self.waiting) and self.cache_used is not None and self.cache_used >= FULL
+
+
+def is_server_log(text: str) -> bool:
+    """Whether a text has lines that only a server prints; those that are commented out are none."""
+    return any(True for _ in _matches(text, text.split("\n", MOST_LINES)[:MOST_LINES]))
+
+
+def _matches(text: str, lines: Sequence[str]) -> Iterator[tuple[int, ServerForm, float]]:
+    """Every quantity of every line, with its number; most texts have no mark of any."""
+    whole = text.lower()
+    forms = [form for form in server_forms() if form.mark in whole]
+    marks = sorted({form.mark for form in forms})
+    for number, line in enumerate(lines, 1):
+        lower = line[:LONGEST_LINE].lower()
+        if line.lstrip().startswith("#") or not any(mark in lower for mark in marks):
+            continue
+        for form in forms:
+            if form.mark in lower and (value := form.number(line[:LONGEST_LINE])) is not None:
+                yield number, form, value
+
+
+def server_log_of(text: str) -> ServerLog | None:
+    """What a server's log says; None of a text that is none.
+
+    Of what it prints again the last counts, of what every rank prints the tightest.
+    """
+    lines = text.split("\n", MOST_LINES)[:MOST_LINES]
+    printed = list(_matches(text, lines))
+    settings = tuple(_settings(lines)) if any(mark in text.lower() for mark in _MARKS) else ()
+    if not printed and not settings:
+        return None
+    names = [form.of for _, form, _ in printed]
+    engine = max(sorted(set(names)), key=names.count) if names else _engine_of(lines)
+    values: dict[str, float] = {}
+    for _, form, value in printed:
+        if form.of == engine:
+            of_ranks = values.get(form.means, value) if form.means in _RANKS else value
+            values[form.means] = (max if form.means == "weights_bytes" else min)(of_ranks, value)
+    if "half_cache_bytes" in values:
+        values.setdefault("cache_bytes", 2 * values["half_cache_bytes"])
+    if "cache_blocks" in values:
+        values.setdefault("cache_tokens", values["cache_blocks"] * BLOCK_TOKENS)
+    error, line = _error_of(lines)
+    return ServerLog(
+        of=engine, settings=settings, version=_version(lines), error=error, error_line=line, **values
+    )
+
+
+def _engine_of(lines: Sequence[str]) -> str:
+    """Whose arguments are printed."""
+    return "SGLang" if any("server_args=ServerArgs(" in line for line in lines) else "vLLM"
+
+
+def _version(lines: Sequence[str]) -> str:
+    """The version that a server names; empty without one."""
+    marked = (line[:LONGEST_LINE] for line in lines if "LLM" in line)
+    match = next(filter(None, map(_VERSION.search, marked)), None)
+    return "" if match is None else match[1] or match[2]
+
+
+def _settings(lines: Sequence[str]) -> Iterator[Setting]:
+    """What a server was started with, as it prints it; the first that says a name holds."""
+    names: set[str] = set()
+    marked = ((number, line) for number, line in enumerate(lines, 1) if _is_marked(line))
+    for number, line in islice(marked, MOST_ARGUMENT_LINES):
+        begins = _ARGUMENTS.search(line[:LONGEST_LINE])
+        for match in _PAIR.finditer(line[begins.end() - 1 : LONGEST_LINE]) if begins is not None else ():
+            name, value = match["quoted"] or match["plain"], match["value"].strip("'\"")
+            if name not in names and value != "None":
+                names.add(name)
+                truth = {"True": True, "False": False}.get(value)
+                yield Setting(name=name, value=value if truth is None else truth, line=number)
+
+
+def _is_marked(line: str) -> bool:
+    """Whether a line may print what a server was started with."""
+    lower = line[:LONGEST_LINE].lower()
+    return any(mark in lower for mark in _MARKS)
+
+
+def _error_of(lines: Sequence[str]) -> tuple[str, int]:
+    """The error that a server ends in, and its line; what only points at another one says nothing."""
+    error, at = "", 0
+    for number, line in enumerate(lines, 1):
+        if "rror" not in line and "xception" not in line:
+            continue
+        match = _ERROR.search(line[:LONGEST_LINE])
+        if match is not None and ("see root cause" not in line.lower() or not error):
+            name = _NAME.search(line[max(0, match.start() - 80) : match.start()])
+            begins = match.start() - (len(name[0]) if name is not None else 0)
+            error, at = line[begins:LONGEST_LINE].strip()[:LONGEST_ERROR], number
+    return error, at

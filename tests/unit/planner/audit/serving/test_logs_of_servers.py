@@ -1,0 +1,120 @@
+"""The log of a server is a server's: what it prints beats the estimate, and it is never a training job."""
+
+import pytest
+
+from app.commands.audit.answer import AuditQuestion, audit_answer_of
+from app.reports.audit.server import server_answer
+from costmodel.kernels.tables import load_calibration
+from planner.audit.read import read_texts
+from planner.audit.serving.audit import ServingAudit, audited_server
+from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.server import server_of
+from planner.formats.kinds import kind_of
+from planner.formats.server_lines import ServerForm, is_server_log, server_forms, server_log_of
+from planner.questions.flags import Flags, ServeFlags
+from topology.base.units import GIB
+
+CAL = load_calibration()
+STARTED = """(APIServer pid=1) INFO vLLM API server version 0.11.0
+(APIServer pid=1) INFO non-default args: {'model': 'Qwen/Qwen3-8B', 'max_model_len': 8192, 'max_num_seqs': 256}
+(Worker pid=2) INFO Model loading took 15.3 GiB and 9.0 seconds
+(Worker pid=2) INFO Available KV cache memory: 4.5 GiB
+(EngineCore pid=2) INFO GPU KV cache size: 32,768 tokens
+(EngineCore pid=2) INFO Maximum concurrency for 8,192 tokens per request: 4.00x
+"""
+BUSY = STARTED + (
+    "(APIServer pid=1) INFO Engine 000: Avg generation throughput: 600.0 tokens/s, Running: 30 reqs, "
+    "Waiting: 90 reqs, GPU KV cache usage: 99.2%, Prefix cache hit rate: 0.0%\n"
+)
+STOPPED = """INFO Initializing a V1 LLM engine (v0.11.0) with config: model='Qwen/Qwen3-8B', max_seq_len=40960, dtype=x
+INFO Model loading took 15.3 GiB and 9.0 seconds
+INFO Available KV cache memory: 4.5 GiB
+ERROR ValueError: To serve at least one request with the models's max seq len (40960), (5.62 GiB KV cache is needed, \
+which is larger than the available KV cache memory (4.50 GiB). The estimated maximum model length is 32768.
+ERROR RuntimeError: Engine core initialization failed. See root cause above.
+"""
+SGLANG = """[2026 TP0] server_args=ServerArgs(model_path='Qwen/Qwen3-8B', tp_size=2, mem_fraction_static=0.5, quantization=None)
+[2026 TP0] Load weight end. elapsed=9.1 s, type=Qwen3, avail mem=12.00 GB, mem usage=7.70 GB.
+[2026 TP0] KV Cache is allocated. #tokens: 60000, K size: 2.06 GB, V size: 2.06 GB
+[2026 TP0] Decode batch. #running-req: 9, #token: 20000, token usage: 0.33, gen throughput (token/s): 700.0, #queue-req: 0,
+"""
+
+
+def audit(text: str, *loads: ServedLoad, gpu: str | None = None) -> ServingAudit:
+    """What is said of a log."""
+    reading = read_texts({"out.log": text})
+    return audited_server(CAL, reading, server_of(reading, model=None, gpu=gpu), loads)
+
+
+@pytest.mark.parametrize("form", server_forms(), ids=lambda form: f"{form.of}-{form.means}")
+def test_every_form_says_what_its_example_says(form: ServerForm) -> None:
+    """In SI units, on lines that have its mark."""
+    assert form.number(form.example) == form.value
+    assert form.mark in form.example.lower()
+    assert is_server_log(form.example)
+    assert not is_server_log(f"# {form.example}")
+
+
+@pytest.mark.parametrize("text", [STARTED, BUSY, STOPPED, SGLANG])
+def test_a_log_of_a_server_is_no_training_job(text: str) -> None:
+    """Whatever it is called, and whatever is asked beside it."""
+    assert kind_of(text, "out.txt") == "log"
+    answer = audit_answer_of(AuditQuestion(files=("o.log",), texts={"o.log": text}), Flags(gpu="rtx-4090"))
+    assert answer.headline.startswith("o.log: a server of ")
+
+
+def test_a_log_of_training_that_generates_is_none_of_a_server() -> None:
+    """Steps of a trainer decide, whatever an engine inside it prints."""
+    steps = "".join(
+        f"step: {i} loss: 2.0 memory: 40.0GiB(50%) tps: 9,000 tflops: 400.0 mfu: 40%\n" for i in (1, 2, 3)
+    )
+    assert read_texts({"o.log": STARTED + steps}).family.serves is False
+
+
+def test_what_a_log_prints_beats_the_estimate() -> None:
+    """Weights, cache and concurrency are those of the log, whatever GPU it ran on; the estimate stands below."""
+    start = audit(STARTED).start
+    assert start is not None
+    assert (start.starts, start.cache_tokens, start.longest) == (True, 32_768, 8192)
+    assert start.weights_bytes == pytest.approx(15.3 * GIB)
+    assert start.cache_bytes == pytest.approx(4.5 * GIB)
+    assert start.words.startswith("by its log weights 15.3 GiB a GPU")
+    assert start.estimate.startswith("on a guessed h100-sxm")
+
+
+def test_an_error_is_what_is_said_first() -> None:
+    """Not the one that points at it; the longest request that fits is the engine's own."""
+    found = audit(STOPPED, gpu="rtx-4090")
+    assert found.start is not None
+    assert (found.start.starts, found.fits) == (False, False)
+    assert "its log ends in (line 4) ValueError: To serve" in found.start.why
+    assert found.start.finding is not None
+    assert found.start.finding[1].startswith("allow requests of at most 32,768 tokens")
+    assert server_answer(found).headline == "out.log: a server of vLLM, which does not start"
+
+
+def test_a_full_cache_is_named_with_what_helps() -> None:
+    """Requests wait for it; a server that is not full is only described."""
+    assert server_answer(audit(BUSY)).headline.startswith("out.log: a server of vLLM, whose cache is full")
+    log = server_log_of(SGLANG)
+    assert log is not None
+    assert (log.running, log.waiting, log.cache_used, log.is_full) == (9, 0, 0.33, False)
+    assert audit(SGLANG).start.cache_tokens == 60_000  # type: ignore[union-attr]  # its model is known
+
+
+def test_a_log_of_an_unknown_model_says_what_it_says() -> None:
+    """Neither its error nor its state needs the model."""
+    found = audit(STOPPED.replace("Qwen/Qwen3-8B", "nobody/Knows-1B"))
+    assert found.server is None
+    assert found.fits is False
+    assert "does not start" in server_answer(found).headline
+
+
+def test_times_are_predicted_with_the_cache_that_was_printed() -> None:
+    """So many requests run as its tokens hold, and not as many as an estimate would."""
+    flags = ServeFlags(
+        concurrency="16", input_tokens="4000", output_tokens="96", input_p99="4000", output_p99="96"
+    )
+    (load,) = audit(STARTED, ServedLoad(flags=flags, source="as asked", compares=False), gpu="h100-sxm").loads
+    assert load.running is not None
+    assert load.running.plan.decode.kv_capacity_tokens == pytest.approx(32_768, rel=0.02)
