@@ -26,7 +26,7 @@ def gpus_of_machine(reading: Reading) -> tuple[int, str] | None:
 
     The least counts of those that hold for one pod or host, times its pods where the files count these.
     """
-    names = {setting.path[-1] for setting in reading.settings}
+    names = {part for setting in reading.settings for part in setting.path}
     nodes = max(_machine_counts(reading, "said.nodes"), default=(1, 0))[0]
     spread = "ray" in str(reading.facts.value("said.executor") or "").lower()
     if spread or (names & _BEYOND_HOST and nodes == 1):

@@ -18,6 +18,9 @@ servingEngineSpec:
       maxModelLen: 16384
       extraArgs: {extra}
 """
+RAY = """    raySpec:
+      headNode: {requestGPU: 2}
+"""
 POD = """spec:
   containers:
     - image: vllm/vllm-openai:v0.11.0
@@ -81,6 +84,7 @@ def test_flags_of_a_release_that_nothing_reads_are_named() -> None:
         ("compose.yaml", COMPOSE.format(tp=4, devices='device_ids: ["0", "2"]'), False),
         ("compose.yaml", COMPOSE.format(tp=2, devices='device_ids: ["0", "2"]'), True),
         ("values.yaml", RELEASE.format(gpus=2, extra='["-tp", "4"]'), False),
+        ("values.yaml", RELEASE.format(gpus=2, extra='["-tp", "4"]') + RAY, True),
         ("group.yaml", GROUP, True),
         ("s.sh", f"CUDA_VISIBLE_DEVICES=0,1 {SERVE} 4", False),
         ("s.sh", f"export CUDA_VISIBLE_DEVICES=0,1\n{SERVE} 4", False),
