@@ -19,8 +19,9 @@ engines lie from each other, the spread of what was fitted of theirs: they are t
 No constant of memory is fitted. A precision that no peak of an engine has adds what peaks of one job in two
 precisions differ by from what is predicted of them (`precision_difference`). The spread of peaks is that of
 the engine's own measured ones; of an engine without any in the table, of those in the tables beside it that
-hold peaks alone (`PEAK_TABLES`). An unseen publisher is as one of those, each as likely: few errors are as
-large as their mean square, and some larger.
+hold peaks alone (`PEAK_TABLES`). Rows that a recipe filled do not judge: their scripts were read by hand when
+their peaks were known. Of many publishers an unseen one is as one of those, each as likely; of few as the
+worst.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ from costmodel.kernels.level import PARTS
 from costmodel.kernels.tables import load_calibration
 from costmodel.memory.spread import Spread
 from costmodel.runs.cells import Row
+from costmodel.runs.engine_recipes import with_recipes
 from costmodel.stack import plausible_stacks, stack_of_framework, stacks
 from costmodel.training.bands import BANDS_FILE, QUANTILE_80, UPPER, Doubts, deviations, doubts_of
 from topology.base.arrays import Vector
@@ -193,6 +195,11 @@ def peaks_beside(beside: Sequence[tuple[Row, RunResult]], results: Sequence[RunR
         and r.footing.engine in stack_families()
         and r.doubts.engine not in have
     ]
+
+
+def as_printed(beside: Sequence[tuple[Row, RunResult]]) -> list[tuple[Row, RunResult]]:
+    """Those of which no recipe says more than their publishers' tables do."""
+    return [(row, result) for row, result in beside if with_recipes(row) == dict(row)]
 
 
 def precision_difference(priced: Sequence[tuple[Row, RunResult]]) -> float:
@@ -554,7 +561,8 @@ def fit_bands(path: str) -> None:
     beside = peak_tables(path)
     peaks = peaks_beside(beside, results)
     residuals = time_residuals(results)
-    memory = {experts: memory_spreads([*results, *peaks], experts=experts) for experts in (False, True)}
+    judges = [*results, *peaks_beside(as_printed(beside), results)]
+    memory = {experts: memory_spreads(judges, experts=experts) for experts in (False, True)}
     timed = [row for row, result in zip(rows, results, strict=True) if result.error is not None]
     terms = fit_terms(residuals)
     text = bands_toml(

@@ -15,6 +15,7 @@ from costmodel.accuracy.training import RunResult, predict_rows
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
 from costmodel.evidence.table import RUNS, shipped_table
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import Row
 from costmodel.training.bands import deviations
 
 TOOL = Path(__file__).parents[4] / "tools" / "fit_bands.py"
@@ -49,18 +50,42 @@ def test_four_in_five_runs_left_out_are_inside_their_band(results: list[RunResul
     assert 0.74 <= tool.coverage(mine, tool.nested(residuals, ways=(way,))) <= 0.88
 
 
-def test_the_stored_counts_are_those_of_the_table(results: list[RunResult], shared_dir: Path) -> None:
+@pytest.fixture(scope="module")
+def beside(request: pytest.FixtureRequest) -> list[tuple[Row, RunResult]]:
+    """The tables of peaks beside it, predicted."""
+    folder: Path = request.getfixturevalue("shared_dir")
+    found: list[tuple[Row, RunResult]] = fit_bands().peak_tables(folder / "training_runs_v2.csv")
+    return found
+
+
+def test_the_stored_counts_are_those_of_the_table(
+    results: list[RunResult], beside: list[tuple[Row, RunResult]]
+) -> None:
     """Every run that can be predicted is evidence once, peaks of engines that it has none of beside it."""
     tool = fit_bands()
-    peaks = tool.peaks_beside(tool.peak_tables(shared_dir / "training_runs_v2.csv"), results)
-    assert tool.table_of(results, peaks) == shipped_table()
+    assert tool.table_of(results, tool.peaks_beside(beside, results)) == shipped_table()
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_the_stored_spreads_of_peaks_are_those_of_rows_as_printed(
+    results: list[RunResult], beside: list[tuple[Row, RunResult]], *, experts: bool
+) -> None:
+    """None is held by hand, and no row judges whose script was read when its peak was known."""
+    tool = fit_bands()
+    judges = [*results, *tool.peaks_beside(tool.as_printed(beside), results)]
+    assert len(tool.as_printed(beside)) < len(beside)
+    stored = deviations()["memory"]["experts" if experts else "engines"]
+    for engine, spread in tool.memory_spreads(judges, experts=experts).items():
+        assert stored[engine] == pytest.approx(list(spread.deviations), abs=5e-4)
 
 
 @pytest.mark.slow
-def test_another_precision_moves_a_peak_as_predicted(results: list[RunResult], shared_dir: Path) -> None:
+def test_another_precision_moves_a_peak_as_predicted(
+    results: list[RunResult], beside: list[tuple[Row, RunResult]], shared_dir: Path
+) -> None:
     """Pairs of one job in two precisions say so in four publications of three engines; the worst is stored."""
     tool, path = fit_bands(), shared_dir / "training_runs_v2.csv"
-    priced = [*zip(read_rows(path), results, strict=True), *tool.peak_tables(path)]
+    priced = [*zip(read_rows(path), results, strict=True), *beside]
     stored = deviations()["memory"]["precision"]
     assert tool.precision_difference(priced) == pytest.approx(stored, abs=5e-4)
     engines = {

@@ -442,7 +442,7 @@ def test_a_certificate_is_of_the_room_and_the_formats_beside_it(level: float, mo
 def test_a_best_plan_without_words_of_its_engine_is_no_change_to_set() -> None:
     """Its layout is named, and that nobody here knows how the engine is told it: tensor ranks of the Trainer."""
     script = """torchrun --nproc_per_node 8 --nnodes 2 train.py --model_name_or_path meta-llama/Meta-Llama-3-70B --bf16 \\
-    --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_length 8192 \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_length 10240 \\
     --fsdp "full_shard auto_wrap" --fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer
 """
     found = audit({"run.sh": script}, gpu="h200-sxm")

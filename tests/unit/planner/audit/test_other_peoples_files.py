@@ -664,7 +664,7 @@ def test_what_is_faster_than_all_that_fits_is_no_tie_and_no_gain():
     """A tight job beside a best plan that fits: the distance speaks of memory, and no change gains time."""
     text = (
         "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen2.5-7B --gradient_checkpointing true "
-        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 16384 --bf16 --deepspeed zero3"
+        "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --max_seq_len 18432 --bf16 --deepspeed zero3"
     )
     found = audit(text, gpu="a100-sxm-80gb")
     assert (found.memory.word, found.slower_by < 0) == ("tight", True)
@@ -763,14 +763,14 @@ SMALL_LLAMA = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], 
 
 
 def test_where_nothing_surely_fits_what_comes_closer_is_proposed(tmp_path):
-    """1.7B of parameters at 45,056 tokens on one GPU: checkpointing brings the peak below its memory."""
+    """1.7B of parameters at 49,152 tokens on one GPU: checkpointing brings the peak below its memory."""
     text = (
         "base_model: some/model\nsequence_len: {length}\nmicro_batch_size: 1\ngradient_checkpointing: false\n"
     )
     config = tmp_path / "config.json"
     config.write_text(SMALL_LLAMA, encoding="utf-8")
     flags = {"model": str(config), "gpus": "1"}
-    found = audit(text.format(length=45056), "a.yaml", **flags)
+    found = audit(text.format(length=49152), "a.yaml", **flags)
     assert (found.best, found.memory.word) == (None, "does not fit")
     (change,) = found.changes
     assert change.set == ("gradient_checkpointing: true",)
