@@ -8,17 +8,22 @@ of deployments with enough such runs; each property that no run of them has wide
 
 from __future__ import annotations
 
+import csv
 import functools
 from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from pathlib import Path
 
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.mixers import unmeasured_mixers
 from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
 
 _FILE = Path(__file__).parents[1] / "data" / "serving_bands.toml"
+RUNS_FILE = Path(__file__).parents[1] / "data" / "serving_runs_counted.csv"
+"""Measured runs by what a deployment is; written by `tools/count_serving_runs.py`."""
 FEWEST_ROWS = 20  # runs of which quantiles 0.1 and 0.9 are taken
 NOT_MEASURED = log(1.3)
 """What a property that no run has adds to the ends of a band, in logarithms and in quadrature: between two
@@ -88,6 +93,19 @@ class BandOfKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountedRuns:
+    """Measured runs that are alike in all of this; of two pools the layout is that of decode."""
+
+    mode: str
+    engine: str
+    gpu: str
+    attention_dp: bool
+    model: str
+    tp: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyEvidence:
     """What stands behind the latencies of a deployment.
 
@@ -95,12 +113,16 @@ class LatencyEvidence:
         tpot: Band of the time per output token.
         ttft: Band of the time to first token.
         rows: Measured runs of the same mode, engine, GPU and kind of attention.
+        rows_of_model: Those of them that are of the same model.
+        rows_of_tp: Those of them with as many tensor ranks, of any model.
         not_measured: Properties that no run has.
     """
 
     tpot: LatencyBand
     ttft: LatencyBand
     rows: int
+    rows_of_model: int = 0
+    rows_of_tp: int = 0
     not_measured: tuple[str, ...] = ()
 
 
@@ -118,7 +140,9 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
 
     >>> from topology.builders import default_cluster
     >>> from costmodel.models.catalog import model
-    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.models.catalog import model
+    from costmodel.models.spec import ModelSpec
+    from costmodel.serving.deployment import ServingLayout
     >>> from costmodel.serving.engine import serving_stack
     >>> deployed = Deployment(
     ...     model=model("70b"),
@@ -141,7 +165,10 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
             f"attention data parallelism of {kind.engine}",
             _rows(replace(kind, gpu=None)) > 0 or not kind.attention_dp,
         ),
-        (f"{kind.engine} on {gpu}", _rows(replace(kind, attention_dp=None)) > 0),
+        (
+            f"{'two pools of ' * (mode == DISAGGREGATED)}{kind.engine} on {gpu}",
+            _rows(replace(kind, attention_dp=None)) > 0,
+        ),
     )
     missing = [name for name, known in checks if not known]
     maker = generation_of(deployment.hierarchy.gpu).maker
@@ -153,12 +180,14 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
         missing.append(ACROSS_HOSTS)
         more = hypot(more, NOT_MEASURED_HOSTS)
     narrowest = _narrowest(kind)
+    none = ACROSS_HOSTS in missing or bool(unmeasured_axes(layout)) or bool(unmeasured_mixers(deployment))
+    alike = () if none else _counted(kind)
     return LatencyEvidence(
         tpot=_widened(narrowest.tpot, more),
         ttft=_widened(narrowest.ttft, more),
-        rows=0
-        if ACROSS_HOSTS in missing or unmeasured_axes(layout) or unmeasured_mixers(deployment)
-        else _rows(kind),
+        rows=0 if none else _rows(kind),
+        rows_of_model=sum(each.runs for each in alike if is_same_architecture(each.model, deployment.model)),
+        rows_of_tp=sum(each.runs for each in alike if each.tp == layout.tp),
         not_measured=tuple(missing),
     )
 
@@ -171,7 +200,9 @@ UNMEASURED_AXES = ("pipeline stages", "decode context parallelism")
 def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
     """Axes of a layout that no measured run has, in words.
 
-    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.models.catalog import model
+    from costmodel.models.spec import ModelSpec
+    from costmodel.serving.deployment import ServingLayout
     >>> unmeasured_axes(ServingLayout(tp=8, dcp=8)), unmeasured_axes(ServingLayout(tp=8))
     (('decode context parallelism',), ())
     """
@@ -181,8 +212,48 @@ def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
 
 def _rows(kind: Kind) -> int:
     """Measured runs of a kind."""
-    leaves = (band for band in bands_of_kinds() if band.engine and band.gpu and band.attention_dp)
-    return sum(leaf.rows for leaf in leaves if kind.covers(leaf.kind))
+    return sum(each.runs for each in _counted(kind))
+
+
+def is_same_architecture(name: str, served: ModelSpec) -> bool:
+    """Whether a measured model is the served one but for its training, as DeepSeek-V3 is R1's.
+
+    >>> [is_same_architecture("deepseek-v3", model(name)) for name in ("deepseek-r1", "8b")]
+    [True, False]
+    """
+    measured = model(name)
+    return measured == replace(
+        served, name=measured.name, source=measured.source, as_of=measured.as_of,
+        max_sequence_length=measured.max_sequence_length,
+    )  # fmt: skip
+
+
+@functools.cache
+def counted_runs() -> tuple[CountedRuns, ...]:
+    """All that were counted, as shipped."""
+    with RUNS_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            CountedRuns(
+                mode=row["mode"],
+                engine=row["engine"],
+                gpu=row["gpu"],
+                attention_dp=row["attention_dp"] == "yes",
+                model=row["model"],
+                tp=int(row["tp"]),
+                runs=int(row["runs"]),
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+@functools.cache
+def _counted(kind: Kind) -> tuple[CountedRuns, ...]:
+    """Measured runs of a kind by model and tensor ranks."""
+    return tuple(
+        each
+        for each in counted_runs()
+        if kind.covers(Kind(mode=each.mode, engine=each.engine, gpu=each.gpu, attention_dp=each.attention_dp))
+    )
 
 
 def _narrowest(kind: Kind) -> BandOfKind:

@@ -207,8 +207,7 @@ def _doubts(plan: ServingPlan) -> str:
         f"{format_seconds(check.upper_s)}."
         for name, check in plan.estimate.limits.items()
     ]
-    missing = "".join(f"; {name}: not measured" for name in plan.evidence.not_measured)
-    return " ".join([*kept, f"Measured runs behind it: {plan.evidence.rows or 'none'}{missing}."])
+    return " ".join([*kept, f"Behind it: {plan.measured}."])
 
 
 def _script_steps(scripts: Sequence[str], nodes: int, *, routed: bool) -> list[str]:

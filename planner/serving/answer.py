@@ -110,7 +110,13 @@ def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
             capacity_requests_per_s=measured.request_rate_per_s,
             why=f"has no {' or '.join(unmeasured_in(run))}",
         )
-    return ServingEvidence(rows=evidence.rows, not_measured=evidence.not_measured, best_measured=best)
+    return ServingEvidence(
+        rows=evidence.rows,
+        rows_of_model=evidence.rows_of_model,
+        rows_of_tp=evidence.rows_of_tp,
+        not_measured=evidence.not_measured,
+        best_measured=best,
+    )
 
 
 def _capacity_per_s(request: ServingRequest, run: FleetRun, headroom: Headroom | None) -> float | None:
@@ -132,7 +138,7 @@ def estimate_fleet(
     steady = after_warm_up(simulation) if job.concurrency is None else slice(None)
     ttft, tpot = simulation.ttft_s[steady], simulation.tpot_s[steady]
     whole = simulation.end_to_end_s[steady]
-    rate = run.request_rate_per_s
+    rate, completed = run.request_rate_per_s, run.completed_per_s
     batch = simulation.mean_batch
     parts = decode_parts_s(
         cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2
@@ -143,12 +149,13 @@ def estimate_fleet(
     return ServingEstimate(
         request_rate_per_s=rate,
         capacity_requests_per_s=_capacity_per_s(request, run, headroom),
-        output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
-        tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / run.num_gpus,
+        completed_per_s=completed,
+        output_tokens_per_s=completed * float(simulation.output_tokens.mean()),
+        tokens_per_s_per_gpu=completed * float(simulation.output_tokens.mean()) / run.num_gpus,
         ttft=_percentiles(ttft, bands.ttft),
         tpot=_percentiles(tpot[~np.isnan(tpot)], bands.tpot),
         end_to_end=_percentiles(whole, bands.tpot),
-        goodput_requests_per_s=rate * _kept_share(request, ttft, tpot, whole),
+        goodput_requests_per_s=completed * _kept_share(request, ttft, tpot, whole),
         utilisation=simulation.utilisation,
         mean_queue=simulation.mean_queue,
         mean_batch=batch,
@@ -158,7 +165,7 @@ def estimate_fleet(
         usd_per_query=money["query"],
         usd_per_million_input_tokens=money["input"],
         usd_per_million_output_tokens=money["output"],
-        wh_per_query=float(watt_hours(1.0 / rate, gpus, hierarchy.gpu.tdp_w)),
+        wh_per_query=float(watt_hours(1.0 / completed, gpus, hierarchy.gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
         prompts_found=_cached_prompts(request, run),
         step_parts_s=parts,
@@ -257,7 +264,7 @@ def _money(
     if price is None and rental is None:
         return {"hour": None, "query": None, "input": None, "output": None}
     hour = rental.usd_per_hour if rental is not None else (price or 0.0) * gpus
-    query = hour / HOUR / run.request_rate_per_s
+    query = hour / HOUR / run.completed_per_s
     share = _prompt_share(run, mean_batch)
     job = request.job
     return {

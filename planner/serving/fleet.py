@@ -55,6 +55,7 @@ class FleetRun:
     And the rate of the fleet. Spare workers are in `num_gpus` alone: what is simulated is the fleet without.
     `limits` names those that it breaks (ttft, tpot, end_to_end), and `keeps_up` tells whether its backlog
     does not grow without end. `hits` are what its caches were found to have, where they were followed.
+    `request_rate_per_s` is what is sent, of a trace what its replay finished (`finished`).
     """
 
     selection: Selection
@@ -67,11 +68,29 @@ class FleetRun:
     limits: tuple[str, ...] = ()
     keeps_up: Callable[[], bool] = lambda: True
     hits: Hits | None = None
+    finished: bool = False
+
+    @cached_property
+    def steady(self) -> bool:
+        """Whether the backlog does not grow without end."""
+        return self.keeps_up()
 
     @cached_property
     def kept(self) -> bool:
         """Whether every limit holds and the backlog does not grow without end."""
-        return not self.limits and self.keeps_up()
+        return not self.limits and self.steady
+
+    @property
+    def completed_per_s(self) -> float:
+        """Requests a second that get through: all that are sent, or as many as end while the queue is full.
+
+        Those of the middle four fifths of a load that is sent once: before it fills, after it drains.
+        """
+        if self.finished or self.steady:
+            return self.request_rate_per_s
+        ends_s = np.quantile(self.simulation.finish_s, (0.1, 0.9))
+        sent_s = float(self.simulation.arrival_s[-1] - self.simulation.arrival_s[0])
+        return self.request_rate_per_s * min(0.8 * sent_s / float(ends_s[1] - ends_s[0]), 1.0)
 
     @property
     def broken(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Router
 from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
+from topology.base.counts import counted
 from topology.base.decode import SERVING_COMMAND, document_of, structure, unstructure
 from topology.base.units import GIB
 from topology.hardware.offers import Offer
@@ -184,14 +185,17 @@ class CachedPrompts:
 class ServingEstimate:
     """What the fleet does under its load.
 
-    Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
-    highest rate that was simulated within the limits: that of `headroom`, which a fleet of a given size has,
-    or what a closed loop answers; None of a fleet sized for a rate, which may serve more. `limits` has the
-    limits that were asked for, by ttft, tpot and end_to_end; `drawn_anew`, by the same names, the 95 %
-    interval of the latency at the job's percentile over several loads, none of a trace or a closed loop.
+    Rates are of the whole fleet, `utilisation` and queues of one replica. Of the `request_rate_per_s` that is
+    sent `completed_per_s` gets through, all of it but where the queue grows without end.
+    `capacity_requests_per_s` is the highest rate that was simulated within the limits: that of `headroom`,
+    which a fleet of a given size has, or what a closed loop answers; None of a fleet sized for a rate, which
+    may serve more. `limits` has the limits that were asked for, by ttft, tpot and end_to_end; `drawn_anew`,
+    by the same names, the 95 % interval of the latency at the job's percentile over several loads, none of a
+    trace or a closed loop.
     """
 
     request_rate_per_s: float
+    completed_per_s: float
     capacity_requests_per_s: float | None
     output_tokens_per_s: float
     tokens_per_s_per_gpu: float
@@ -298,10 +302,13 @@ class DaringFleet:
 class ServingEvidence:
     """Measured runs of the plan's mode, engine, GPU and attention, and its properties that no run has.
 
+    `rows_of_model` of the `rows` are of its model, `rows_of_tp` have its tensor ranks; None in older files.
     `best_measured` is the best fleet without the axes that no run has, where the plan has them.
     """
 
     rows: int
+    rows_of_model: int | None = None
+    rows_of_tp: int | None = None
     not_measured: tuple[str, ...] = ()
     best_measured: ServingAlternative | None = None
 
@@ -400,6 +407,18 @@ class ServingPlan:
         return self.optimality.certainty
 
     @property
+    def measured(self) -> str:
+        """Measured runs behind the latencies: of what, how many are like this fleet, and what none has."""
+        known, pools = self.evidence, "" if self.prefill is None else "two pools of "
+        words = counted(known.rows, "measured run") if known.rows else "no measured run"
+        if known.rows:
+            words = f"{words} of {pools}{self.request.engine} on {self.request.gpu}"
+        if known.rows and known.rows_of_model is not None and known.rows_of_tp is not None:
+            alike = known.rows_of_model or "none", known.rows_of_tp or "none"
+            words = f"{words}, {alike[0]} of this model, {alike[1]} at tp {self.decode.layout.tp}"
+        return "; ".join([words, *(f"{name}: not measured" for name in known.not_measured)])
+
+    @property
     def pools(self) -> tuple[tuple[str, PoolPlan], ...]:
         """The pools with their role ("" when there is only one)."""
         return (
@@ -481,6 +500,8 @@ def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     if isinstance(pool := data.get("decode"), dict):  # older files say it of the decode pool here alone
         for name, key in (("cache_tokens", "kv_cache_tokens"), ("longest_context", "longest_context")):
             pool.setdefault(name, data.get(key) or 0)
+    if isinstance(estimate := data.get("estimate"), dict):  # older files hold fleets that keep up alone
+        estimate.setdefault("completed_per_s", estimate.get("request_rate_per_s"))
     data = {name: value for name, value in data.items() if name not in START_KEYS}
     return proven_where_sure(structure(data, ServingPlan, where))
 

@@ -20,7 +20,7 @@ from planner.audit.serving.logged import state_of, stopped_by
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
 from planner.audit.serving.transport import OverTcp
-from planner.serving.plan import Percentiles, ServingPlan
+from planner.serving.plan import Percentiles, ServingEstimate, ServingPlan
 from topology.base.arrays import Floats
 from topology.base.units import GIB, format_seconds
 
@@ -286,7 +286,7 @@ def _requests(running: RunningServer, title: str, *, of_rate: str | None) -> Tab
     ]
     simulation, estimate = running.simulation, running.plan.estimate
     note = (
-        f"{estimate.request_rate_per_s:.3g} requests/s, {estimate.output_tokens_per_s:,.0f} output tokens/s; "
+        f"{_rates(estimate)}, {estimate.output_tokens_per_s:,.0f} output tokens/s; "
         f"cache {estimate.kv_used_share:.0%} used at the peak, {simulation.preemptions} preemptions; "
         f"all served after {format_seconds(simulation.makespan_s)}"
         + (f"; it carries {running.requests_per_s:.3g} requests/s{_kept_limits(running)}" if of_rate else "")
@@ -294,6 +294,12 @@ def _requests(running: RunningServer, title: str, *, of_rate: str | None) -> Tab
     )
     columns = ("", "mean", *(f"p{percentile}" for percentile in PERCENTILES))
     return Table(title=title, columns=columns, rows=tuple(rows), align="lrrrr", note=note)
+
+
+def _rates(estimate: ServingEstimate) -> str:
+    """Requests a second: what is sent, and where less gets through how much."""
+    sent, through = (f"{rate:.3g}" for rate in (estimate.request_rate_per_s, estimate.completed_per_s))
+    return f"{sent} requests/s" if sent == through else f"{sent} requests/s sent, {through}/s get through"
 
 
 def latencies_of(simulation: Simulation) -> dict[str, Floats]:
@@ -498,6 +504,7 @@ def _load_record(audit: LoadAudit) -> dict[str, Any]:
                 _KEYS[name]: _spread(values)
                 for name, values in latencies_of(audit.running.simulation).items()
             },
+            "completed_per_s": audit.running.plan.estimate.completed_per_s,
             "output_tokens_per_s": audit.running.plan.estimate.output_tokens_per_s,
             "kv_used_share": audit.running.plan.estimate.kv_used_share,
             "preemptions": audit.running.simulation.preemptions,

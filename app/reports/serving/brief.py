@@ -23,7 +23,7 @@ def brief_of_fleet(plan: ServingPlan) -> Facts:
         ("memory", _memory(plan.decode)),
         ("money", _money(plan)),
         ("proof", f"{plan.certainty}, {counted(plan.optimality.enumerated, 'option')}"),
-        ("evidence", _runs(plan)),
+        ("evidence", plan.measured),
         ("measured", _as_measured(plan)),
         ("daring", _daring(plan)),
         ("more", "--full (commands, other fleets, percentiles) · --save-dir DIR"),
@@ -104,12 +104,6 @@ def _money(plan: ServingPlan) -> str:
         idle = f", {counted(rental.idle_gpus, 'GPU')} idle" if rental.idle_gpus else ""
         on = f" ({rental.machines} × {rental.offer.machine}{idle}, {rental.offer.as_of})"
     return f"{hour} an hour{on}; {inputs} per million input and {outputs} per million output tokens"
-
-
-def _runs(plan: ServingPlan) -> str:
-    """Measured runs that are split as this fleet is, and what none of them has."""
-    missing = [f"{name}: not measured" for name in plan.evidence.not_measured]
-    return "; ".join([f"{counted(plan.evidence.rows, 'measured run')}, split as this one is", *missing])
 
 
 def _as_measured(plan: ServingPlan) -> str:

@@ -116,7 +116,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     optimality = plan.optimality
     pruned = sum(optimality.pruned.values())
     counted = f"{optimality.enumerated} options, {pruned} pruned, {optimality.simulated} simulated"
-    pairs.append(("measured", _evidence(plan)))
+    pairs.append(("measured", plan.measured))
     pairs += _chance(plan)
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
@@ -225,13 +225,6 @@ def _spare(plan: ServingPlan) -> str:
     spare = plan.request.spare
     each = " of each pool" if plan.prefill is not None else ""
     return f"{spare} worker{'s' * (spare > 1)}{each}: as many lost, or updated at a time, break no limit"
-
-
-def _evidence(plan: ServingPlan) -> str:
-    """Measured runs behind the latencies, and what none of them has."""
-    evidence, engine = plan.evidence, f"{plan.request.engine} on {plan.request.gpu}, {plan.mode}"
-    runs = f"{evidence.rows or 'no'} run{'s' * (evidence.rows != 1)} of {engine}, as this one is split"
-    return "; ".join([runs, *(f"{name}: not measured" for name in evidence.not_measured)])
 
 
 def _pool(pool: PoolPlan) -> str:

@@ -99,6 +99,7 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
         simulation=simulation,
         request_rate_per_s=served,
         limits=broken_limits(option, simulation),
+        finished=True,
     )
 
 
@@ -122,7 +123,7 @@ def running_pools(
     if trace is not None:
         selection = Selection(counts=counts, rate_per_s=rate or 0.0, num_gpus=pools.num_gpus)
         run = run_pools(selection, prompts, outputs, rate or 0.0, trace)
-        run = replace(run, request_rate_per_s=len(trace) / run.simulation.makespan_s)
+        run = replace(run, request_rate_per_s=len(trace) / run.simulation.makespan_s, finished=True)
     elif rate is None:
         run = run_closed_pools(counts, prompts, outputs, request.job.concurrency or 1)
     else:

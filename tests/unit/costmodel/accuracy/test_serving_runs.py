@@ -1,5 +1,6 @@
 """Measured serving runs: how rows are read, predicted and summed up."""
 
+import importlib.util
 import re
 import sys
 from dataclasses import replace
@@ -30,12 +31,14 @@ from costmodel.accuracy.serving_runs import (
 )
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import Row, UnsupportedRunError
-from costmodel.serving.bands import evidence_of
+from costmodel.serving.bands import counted_runs, evidence_of
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
 from costmodel.serving.step import step_times
 from topology.builders import default_cluster
+
+TOOLS = Path(__file__).parents[4] / "tools"
 
 CAL = load_calibration()
 
@@ -639,3 +642,15 @@ def test_several_processes_give_the_rows_in_their_places(
     done: dict[int, ServingResult] = {}
     serving_processes.predict_by_processes(rows, done)
     assert [done[i] for i in range(20)] == predict_serving_rows(rows, CAL)
+
+
+@pytest.mark.slow
+def test_the_stored_counts_are_those_of_the_table(shared_dir: Path) -> None:
+    """What `tools/count_serving_runs.py` writes of the table is what the package ships."""
+    spec = importlib.util.spec_from_file_location("count_serving_runs", TOOLS / "count_serving_runs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    rows = read_table(shared_dir / "serving_runs_v2.csv").rows
+    assert tuple(tool.counted(rows)) == counted_runs()

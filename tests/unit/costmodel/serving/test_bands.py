@@ -10,8 +10,10 @@ from costmodel.serving.bands import (
     DISAGGREGATED,
     FEWEST_ROWS,
     NOT_MEASURED,
+    Kind,
     LatencyEvidence,
     bands_of_kinds,
+    counted_runs,
     evidence_of,
 )
 from costmodel.serving.deployment import Deployment, ServingLayout
@@ -84,3 +86,20 @@ def test_a_maker_without_runs_and_hosts_between_ranks_widen_more_than_an_axis_do
     inside, across = behind("sglang", "h100-sxm", tp=8), behind("sglang", "h100-sxm", tp=16)
     assert across.rows == 0 < inside.rows
     assert across.tpot.upper > 23.1 / 10.7 > inside.tpot.upper
+
+
+def test_runs_are_counted_as_they_are_bound() -> None:
+    """Runs of a kind by model and tensor ranks are the rows of its band; R1 is V3 trained on, a 70B is none."""
+    for band in bands_of_kinds():
+        alike = [
+            each.runs
+            for each in counted_runs()
+            if band.kind.covers(
+                Kind(mode=each.mode, engine=each.engine, gpu=each.gpu, attention_dp=each.attention_dp)
+            )
+        ]
+        assert sum(alike) == band.rows
+    found = behind("sglang", "b200-sxm", tp=8)
+    assert found.rows == found.rows_of_model > found.rows_of_tp > 0
+    strange = behind("vllm", "h100-sxm", tp=8)
+    assert strange.rows > strange.rows_of_tp > strange.rows_of_model == 0

@@ -212,3 +212,18 @@ def test_mixed_chunks_let_decodes_go_on_while_prompts_are_computed(tmp_path: Pat
         first_request_s.append(float(running.simulation.tpot_s[0]))
     apart, mixed = first_request_s
     assert mixed < apart
+
+
+@pytest.mark.parametrize("rate", ["60/s", "600/s"])
+def test_what_gets_through_an_overloaded_server_is_what_it_carries(rate: str) -> None:
+    """Ten times the load is sent in the second, and as many tokens come out."""
+    command = "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 16"
+    found = predicted_of(
+        command, ServeFlags(gpu="h100-sxm", rate=rate, input_tokens="1000", output_tokens="300")
+    )
+    assert found.running is not None
+    estimate = found.running.plan.estimate
+    assert "without end" in found.running.broken
+    assert estimate.completed_per_s == pytest.approx(found.running.requests_per_s, rel=0.03)
+    assert estimate.output_tokens_per_s == pytest.approx(300 * estimate.completed_per_s, rel=0.05)
+    assert estimate.request_rate_per_s == float(rate.removesuffix("/s"))
