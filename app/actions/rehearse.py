@@ -96,7 +96,7 @@ def rehearse(
         )
     slow = slowdown or _slowdown(plan)
     fleet = rehearsed(load_calibration(), plan, hierarchy, span_s=span_s or SPAN_S / slow)
-    note(_announced(fleet, len(servers), slow))
+    note(announced(fleet, len(servers), slow))
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         measured = _measured(Path(name), plan, servers, fleet, slow)
     expected = simulated(fleet)
@@ -141,19 +141,24 @@ def rehearsal_table(rehearsal: Rehearsal) -> Table:
     )
 
 
-def _announced(fleet: Rehearsed, servers: int, slowdown: float) -> str:
+def announced(fleet: Rehearsed, servers: int, slowdown: float) -> str:
     """What is about to be played, and how long that takes: the load, and its last answer."""
     from planner.analysis.serving.rehearsal import simulated
     from topology.base.units import format_seconds
 
     ttft_s, tpot_s = simulated(fleet)
-    longest_s = float(ttft_s.max()) + float(tpot_s.max(initial=0.0)) * int(fleet.load.output_tokens.max())
-    last_s = float(fleet.load.arrival_s.max()) + longest_s
+    load = fleet.load
+    last_s = float(ttft_s.max()) + float(tpot_s.max(initial=0.0)) * int(load.output_tokens.max())
+    if load.concurrency is None:
+        last_s += float(load.arrival_s.max())
+    else:
+        stay_s = (
+            float(ttft_s.mean()) + float(tpot_s.mean() if len(tpot_s) else 0.0) * load.output_tokens.mean()
+        )
+        last_s += stay_s * (len(load) - load.concurrency) / load.concurrency
     slow = f", {slowdown:.2g} times slower than planned" if slowdown > 1 else ""
     counted = f"{servers} server{'s' * (servers > 1)}"
-    return (
-        f"rehearsing {len(fleet.load)} requests to {counted}{slow}: about {format_seconds(last_s * slowdown)}"
-    )
+    return f"rehearsing {len(load)} requests to {counted}{slow}: about {format_seconds(last_s * slowdown)}"
 
 
 def _slowdown(plan: ServingPlan) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.job import ServingJob
 from costmodel.serving.simulation.load import Lengths
 from planner.deployment.kubernetes import PORT
+from planner.deployment.remote_code import trusting
 from planner.serving.plan import ServingPlan
 
 REQUESTS = 1000
@@ -43,7 +44,7 @@ def client_words(plan: ServingPlan, checkpoint: str, *, from_file: bool = False)
         lengths = ["--dataset-name", "burstgpt", "--dataset-path", LENGTHS_FILE]
     return [
         "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
-        "--model", checkpoint, *lengths, "--ignore-eos", *load,
+        "--model", checkpoint, *trusting("vllm", checkpoint), *lengths, "--ignore-eos", *load,
         "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99",
     ]  # fmt: skip
 

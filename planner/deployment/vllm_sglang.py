@@ -23,6 +23,7 @@ from planner.deployment.client import client_notes, client_words
 from planner.deployment.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, PoolWorkload, manifest
 from planner.deployment.multi_node import node_commands, node_notes
 from planner.deployment.placement import PlacedWorker, address, nodes_of, servers_of
+from planner.deployment.remote_code import trusting
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.base.units import GB, GIB, format_bytes
@@ -210,7 +211,7 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     default = _default(plan)
     words += _unless(default.max_batch, "--max-num-seqs", -(-pool.max_batch // layout.attention_dp))
     words += _unless(default.token_budget, "--max-num-batched-tokens", pool.token_budget)
-    words += ["--max-model-len", "auto"]
+    words += ["--max-model-len", "auto", *trusting("vllm", words[2])]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
     words += _adapted(plan, "--max-loras")
@@ -230,7 +231,8 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     """
     layout = pool.layout
     words = ["python", "-m", "sglang.launch_server", "--model-path", served_checkpoint(plan)]
-    words += ["--port", str(port), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
+    words += [*trusting("sglang", words[-1]), "--port", str(port)]
+    words += [*_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
     if layout.attention_dp > 1:
         words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
@@ -254,6 +256,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     """`trtllm-serve`; what has no flag is in its options file. The batch is that of an attention rank."""
     layout = pool.layout
     words = ["trtllm-serve", served_checkpoint(plan), "--backend", "pytorch", "--port", str(port)]
+    words += trusting("trtllm", words[1])
     words += (
         _given("--tp_size", layout.stage_gpus)
         + _given("--pp_size", layout.pp)

@@ -1,12 +1,23 @@
 """`plan serve --rehearse`: the saved scripts started without GPUs serve their load as simulated."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from app.actions.rehearse import PERCENTILES, WORDS, Rehearsal, hierarchy_of, rehearsal_table, rehearse
+from app.actions.rehearse import (
+    PERCENTILES,
+    WORDS,
+    Rehearsal,
+    announced,
+    hierarchy_of,
+    rehearsal_table,
+    rehearse,
+)
+from costmodel.kernels.tables import load_calibration
 from planner.analysis.serving.fleets import find_fleet
+from planner.analysis.serving.rehearsal import rehearsed
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan
@@ -89,6 +100,17 @@ def test_a_fleet_of_more_servers_than_a_small_machine_plays_is_refused() -> None
     fleet = resized("vllm", None, (20, 2))
     with pytest.raises(InputError, match="too large to be rehearsed"):
         rehearse(fleet, default_cluster("h100-sxm", 8).hierarchy)
+
+
+@pytest.mark.parametrize("load", [{"rate": "4/s"}, {"concurrency": "4"}])
+def test_what_will_be_played_is_announced_with_its_time(load: dict[str, str]) -> None:
+    """Of an open load, and of a closed loop, whose requests have no times of arrival."""
+    plan, asked = asked_for(engine="vllm", gpus="1", mode="aggregated", **load)
+    fleet = rehearsed(load_calibration(), plan, hierarchy_of(plan, asked.requests), span_s=10.0)
+    words = announced(fleet, 1, 1.0)
+    seconds = re.fullmatch(rf"rehearsing {len(fleet.load)} requests to 1 server: about ([\d.]+) s", words)
+    assert seconds is not None
+    assert 1 < float(seconds[1]) < 30
 
 
 def test_what_was_measured_stands_beside_what_was_simulated() -> None:

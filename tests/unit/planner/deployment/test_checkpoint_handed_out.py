@@ -8,7 +8,9 @@ import pytest
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.models.catalog import model, model_names
 from costmodel.serving.deployment import published_weights
-from planner.deployment.vllm_sglang import served_checkpoint
+from planner.deployment.client import client_words
+from planner.deployment.placement import servers_of
+from planner.deployment.vllm_sglang import served_checkpoint, server_commands
 from tests.unit.planner.deployment.test_serving_flags import planned
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -54,3 +56,14 @@ def test_an_audit_knows_what_a_server_loads() -> None:
 def test_a_server_loads_what_is_tuned(name: str, loaded: str) -> None:
     """A short name is of a model that answers; a checkpoint named in full is itself."""
     assert handed_out(name) == loaded
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_repository_with_code_of_its_own_is_trusted_by_servers_and_clients(engine: str) -> None:
+    """Kimi's tokenizer is Python of its repository; a Qwen brings none, and no code is trusted for nothing."""
+    plan = planned(engine, "pipelined bf16")
+    for name, asked in (("kimi-k2.5", True), ("qwen3-32b", False)):
+        kimi = replace(plan, request=replace(plan.request, model=model(name)))
+        servers = [words for one in servers_of(kimi) for words in server_commands(kimi, one).values()]
+        for words in (*servers, client_words(kimi, served_checkpoint(kimi))):
+            assert any(word.replace("_", "-") == "--trust-remote-code" for word in words) == asked
