@@ -44,7 +44,7 @@ from topology.base.decode import SERVING_COMMAND, is_serving_document, json_valu
 from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
 from topology.base.units import MIB
-from topology.hardware.datasheets import machines_in_text
+from topology.hardware.datasheets import machines_in_text, without_machines
 from topology.hardware.device_names import (
     gpus_in_file_name,
     gpus_in_text,
@@ -313,10 +313,11 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     memories: set[int] = set()
     unknown: list[str] = []
     for text in texts:
-        unknown += unknown_gpus_in_text(text[:MOST_CONFIG_CHARACTERS])
-        without = others_of_bare_names(text[:MOST_CONFIG_CHARACTERS])
+        words = without_machines(text[:MOST_CONFIG_CHARACTERS])
+        unknown += unknown_gpus_in_text(words)
+        without = others_of_bare_names(words)
         bare |= without
-        kinds |= {name for name in gpus_in_text(text[:MOST_CONFIG_CHARACTERS]) if name not in without}
+        kinds |= {name for name in gpus_in_text(words) if name not in without}
         kinds |= {machine.gpu for machine in machines_in_text(text[:MOST_CONFIG_CHARACTERS])}
         whole.slice_profile = whole.slice_profile or slice_in_text(text[:MOST_CONFIG_CHARACTERS])
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}

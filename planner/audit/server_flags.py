@@ -31,7 +31,7 @@ _COMMANDS = {("vllm", "serve"), ("sglang", "serve"), ("trtllm-serve", "serve")}
 _ALONE = ("trtllm-serve",)
 """Commands that serve without a second word."""
 OTHER_COMMANDS = ("serve", "disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve")
-SERVING_IMAGE = re.compile(r"^(?:[\w.:-]+/)*vllm-openai(?:[:@][\w.:@-]+)?$")
+SERVING_IMAGE = re.compile(r"^(?:[\w.:-]+/)*vllm-openai(?:-\w+)?(?:[:@][\w.:@-]+)?$")
 """Images whose entry point is a server: what follows them are its words (vLLM's docker/Dockerfile)."""
 _POSITIONAL = ("vLLM", "TensorRT-LLM")
 """Engines whose commands take the model as a word of its own."""
@@ -111,6 +111,8 @@ def server_words(words: Sequence[Text]) -> tuple[Text, ...] | None:
     >>> def told(line): return [w.text for w in server_words([Text(word, 1) for word in line.split()]) or ()]
     >>> told("docker run --gpus all vllm/vllm-openai:v0.20 a/b -tp 2"), told("vllm serve -h")
     (['a/b', '-tp', '2'], ['-h'])
+    >>> told("docker run --device=/dev/kfd vllm/vllm-openai-rocm:latest a/b")
+    ['a/b']
     """
     texts = [word.text for word in words]
     for at, text in enumerate(texts):

@@ -434,6 +434,15 @@ def machines_in_text(text: str) -> tuple[Machine, ...]:
     return tuple(dict.fromkeys(machine for machine in named if machine is not None))
 
 
+def without_machines(text: str) -> str:
+    """Return a text without its instance types, whose names have letters of GPUs that are others' too.
+
+    >>> without_machines("instance-type: Standard_NC80adis_H100_v5 # two H100 NVL")
+    'instance-type:  # two H100 NVL'
+    """
+    return _types().sub("", text)
+
+
 @lru_cache(maxsize=1)
 def _types() -> re.Pattern[str]:
     """Every instance type of the catalog, as a word."""

@@ -844,6 +844,8 @@ def test_primus_names_its_model_by_a_file_with_a_default():
         ("# p4de.24xlarge", "a100-sxm-80gb"),
         ("# ml.p5en.48xlarge", "h200-sxm"),
         ("# Standard_ND96isr_MI300X_v5", "mi300x"),
+        ("# Standard_NC80adis_H100_v5", "h100-nvl"),
+        ("# Standard_NC24ads_A100_v4", "a100-pcie-80gb"),
         ("# p4de.24xlarge-old", "h100-sxm"),
     ],
 )
