@@ -19,6 +19,8 @@ from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of,
 from planner.formats.structured import json_settings
 from topology.base.errors import InputError
 
+OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
+"""Words of servers that name a file of their options."""
 MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
@@ -235,6 +237,8 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
         settings = with_model(family.name, settings, words)
         flags = with_model(family.name, settings_of_words(words, lines), words)
     known = fields_recognised(settings, family)
+    if words is not None and any(setting.path[-1] in OPTION_FILES for setting in flags):
+        known = max(known, 1)
     settings = (*settings, *_assigned(command))
     launch = Launch(
         settings, family, command.line, known, command.sure, components=command.components, flags=flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import Counter
@@ -10,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from costmodel.kernels.precisions import config_words
+from costmodel.serving.engine import is_before
 from planner.audit.conclusions import CLASSES_OF_ARGUMENTS, conclude
 from planner.audit.environment import set_variables
 from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
 from planner.audit.launch import (
     LAUNCHED,
+    OPTION_FILES,
     UNTOLD,
     Launch,
     family_of,
@@ -37,7 +40,7 @@ from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.server_lines import ServerLog, server_log_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
-from planner.formats.shell import Script, script_of_text
+from planner.formats.shell import Script, Text, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import SERVING_COMMAND, is_serving_document, json_value
@@ -83,8 +86,6 @@ _OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
 """A line of YAML."""
 FILE_OF_ROUTER = re.compile(r"^\s*(?P<phase>context|generation)_servers:", re.MULTILINE)
 """Keys of the file of TensorRT-LLM's router of two pools, below which the servers of a phase stand."""
-OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
-"""Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -129,6 +130,8 @@ class Reading:
     """What the log of a server prints."""
     flags: tuple[Setting, ...] = ()
     """What the engine of a server is told by its command, where that is plainly its own."""
+    options: tuple[Setting, ...] = ()
+    """What it is told by the file of options that its command names: of a script, or given beside it."""
     stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
@@ -713,9 +716,16 @@ def _of_script(
         )
         for name, texts in script.names.values.items()
     }
+    options: list[Setting] = []
     if kind == "shell":
         for document in script.documents:
-            _add_document(facts, document.text, path, document.line, launch.family)
+            is_of_server = launch.family.serves and _is_option_file(text, document, launch)
+            holds = is_of_server and _file_holds(text, launch.family)
+            written = _add_document(
+                facts, document.text, path, document.line, launch.family, file_holds=holds
+            )
+            options += written if is_of_server else ()
+        options += _add_option_files(facts, launch, beside, file_holds=_file_holds(text, launch.family))
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
     if launch.family.serves:
         doubts += _unread_options(launch, script, beside)
@@ -730,6 +740,7 @@ def _of_script(
         variables=variables,
         settings=launch.settings,
         flags=launch.flags,
+        options=tuple(options),
     )
 
 
@@ -752,37 +763,97 @@ def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], dou
         doubts.append(f"the precision is read from the name of {named}")
 
 
-def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Family) -> None:
-    """Settings of a configuration that a script writes itself: DeepSpeed's JSON, or options of a server.
-
-    What a server's command says holds over what the file says.
-    """
+def _add_document(
+    facts: JobFacts, text: str, path: str, line: int, family: Family, *, file_holds: bool = False
+) -> tuple[Setting, ...]:
+    """Add what a script writes itself: DeepSpeed's JSON, or options of a server; its settings."""
     form = "JSON" if text.lstrip().startswith("{") else "YAML"
     if FILE_OF_ROUTER.search(text):
-        return
+        return ()
     if form == "YAML" and not (family.serves and _OPTION.search(text)):
-        return
+        return ()
     filled = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
         settings = json_settings(filled, path)[0] if form == "JSON" else yaml_settings(filled, path)
     except InputError:
-        return
+        return ()
+    _add_options(facts, settings, path, f"the {form} of line {line}", family, file_holds=file_holds)
+    return tuple(settings)
+
+
+_COMMAND_HOLDS = "1.3"
+"""Release of TensorRT-LLM from which its command holds over its file of options (pull request 14812)."""
+
+
+def _file_holds(text: str, family: Family) -> bool:
+    """Whether a file of options overwrites what a script's command says, as older TensorRT-LLM has it."""
+    named = [version for engine, version in _VERSION.findall(text) if engine.lower() == "tensorrt-llm"]
+    return family.name == "TensorRT-LLM" and len({*named}) == 1 and is_before(named[0], _COMMAND_HOLDS)
+
+
+def _add_options(
+    facts: JobFacts,
+    settings: Iterable[Setting],
+    path: str,
+    where: str,
+    family: Family,
+    *,
+    file_holds: bool = False,
+) -> None:
+    """Add what a file of options states; a server's command holds over it, unless it overwrites that."""
     written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
+        told = facts.by_field.get(name)
+        if family.serves and told is not None and told.value != fact.value:
+            words = f"{told.source} (line {told.line})", f"{fact.source} (in {where})"
+            holds, other = words[::-1] if file_holds else words
+            facts.notes.append(f"{holds} holds over {other}")
+            if file_holds:
+                del facts.by_field[name]
         if not (family.serves and name in facts.by_field):
-            facts.put(name, fact.value, "stated", f"{fact.source} (in the {form} of line {line})")
+            facts.put(name, fact.value, "stated", f"{fact.source} (in {where})")
+
+
+def _option_files(launch: Launch) -> dict[str, int]:
+    """Files of options that a server is told to read, by name, with the line that says so; "" is any name."""
+    named = (setting for setting in launch.settings if setting.path[-1] in OPTION_FILES)
+    return {
+        "" if setting.value == NOT_KNOWN else Path(str(setting.value)).name: setting.line for setting in named
+    }
+
+
+def _is_option_file(text: str, document: Text, launch: Launch) -> bool:
+    """Whether a here-document is the file of options that a server is told to read, as far as names tell."""
+    files = _option_files(launch)
+    before = text.split("\n")[max(0, document.line - 2) : document.line]  # what announces it
+    match = _WRITTEN.search("\n".join(before))
+    return bool(files) and (match is None or "" in files or Path(match["name"]).name in files)
+
+
+def _add_option_files(
+    facts: JobFacts, launch: Launch, beside: Mapping[str, str], *, file_holds: bool
+) -> list[Setting]:
+    """Add the files of options that a server is told to read and that were given; their settings."""
+    options: list[Setting] = []
+    for name in _option_files(launch) if launch.family.serves else ():
+        if name not in beside or FILE_OF_ROUTER.search(beside[name]):
+            continue
+        with contextlib.suppress(InputError):
+            is_json = beside[name].lstrip().startswith("{")
+            settings = json_settings(beside[name], name)[0] if is_json else yaml_settings(beside[name], name)
+            _add_options(facts, settings, name, name, launch.family, file_holds=file_holds)
+            options += settings
+    return options
 
 
 def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> list[str]:
     """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
     if any(not document.text.lstrip().startswith("{") for document in script.documents):
         return []
-    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in OPTION_FILES)
-    files = {Path(str(setting.value)).name: setting.line for setting in named if setting.value != NOT_KNOWN}
     return [
         f"line {line}: {name} is read by the server and was not given: name it too"
-        for name, line in files.items()
-        if name not in beside
+        for name, line in _option_files(launch).items()
+        if name and name not in beside
     ]
 
 
@@ -886,6 +957,7 @@ def _together(readings: list[Reading]) -> Reading:
         )
         whole.kinds |= reading.kinds
         whole.flags = whole.flags or reading.flags
+        whole.options = whole.options or reading.options
         whole.served = reading.served or whole.served
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.audit.launch import Launch, servers_started
+from planner.audit.launch import OPTION_FILES, Launch, servers_started
 from planner.audit.manifests import script_of
-from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
+from planner.audit.read import FILE_OF_ROUTER, read_texts
 from planner.audit.serving.configured import configs_of
 from planner.audit.serving.server import Server, Unknown, server_of
 from planner.audit.serving.transport import Transport, transport_of

@@ -13,7 +13,8 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
     if (stopped := stopped_by(server.printed)) is not None:
         yield stopped
     for flag, known in server.unread.misspelt:
-        yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
+        what = "flag" if flag.startswith("-") else "option"
+        yield f"no release of its engine has the {what} {flag}, whose parser stops there", f"write {known}"
     if server.beyond_machine:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
     yield from _short_steps(server)

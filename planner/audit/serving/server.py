@@ -26,9 +26,10 @@ from costmodel.serving.deployment import (
     stage_layers,
 )
 from costmodel.serving.engine import serving_stack
-from planner.audit.facts import JobFacts
+from planner.audit.facts import JobFacts, meaning
 from planner.audit.file_names import model_of_names
-from planner.audit.read import OPTION_FILES, Reading
+from planner.audit.launch import OPTION_FILES
+from planner.audit.read import Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.lora import ServedAdapters, adapters_of
@@ -348,8 +349,13 @@ _ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
 def _unread(reading: Reading, version: str) -> Unread:
     """Flags of its command that nothing reads; those of positions are read where they scale them."""
     scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag)}
-    read = {*reading.family.words, *_ELSEWHERE, *scaled}
-    return unread_flags(reading.family.name, reading.flags, read, version)
+
+    def is_read(setting: Setting) -> bool:
+        stated = meaning(setting, reading.family.words)
+        elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
+        return elsewhere or (stated is not None and stated != "said.ignored")
+
+    return unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
 
 
 def _stretches_positions(flag: Setting) -> bool:
