@@ -25,8 +25,13 @@ MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
-_CLIENTS = ("bench", "bench_serving", "sglang.bench_serving")
+_CLIENTS = (
+    "bench", "bench_serving", "sglang.bench_serving", "benchmark_serving.py", "genai-perf", "aiperf",
+    "guidellm", "token_benchmark_ray.py",
+)  # fmt: skip
 """Words of a command that sends requests to a server."""
+_WITHIN = ("throughput", "latency", "sglang.bench_offline_throughput", "sglang.bench_one_batch")
+"""Words of a benchmark that starts an engine of its own, and sends it requests without a server."""
 _FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
 _HYDRA = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\[\]-]*(?:\.[\w\[\]-]+)+=.*|[+~]{0,2}[a-z_]\w*=.+", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
@@ -164,6 +169,10 @@ def machine_settings(script: Script) -> tuple[Setting, ...]:
     return (*settings, *directives, *_variables(script, machines_only=True), *_visible(script))
 
 
+WITHIN = "engine_within"
+"""What is told of a benchmark that starts its engine itself."""
+
+
 def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     """What the first benchmark client of a script is told, by its flags with underscores; None without one.
 
@@ -171,17 +180,31 @@ def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     {'model': 'm', 'request_rate': '4', 'random_input_len': '1000'}
     """
     for command in script_of_text(text, given=given).started[:MOST_COMMANDS]:
-        if _is_client(command.words):
+        if _benches(command.words):
             settings = settings_of_words(command.words)
-            return {
+            told = {
                 setting.path[-1]: str(setting.value) for setting in settings if setting.value != NOT_KNOWN
             }
+            return told | ({WITHIN: "true"} if _is_engine_within(command.words) else {})
     return None
 
 
 def _is_client(words: Sequence[Text]) -> bool:
     """Whether a command sends requests instead of serving them."""
-    return any(word.text.rpartition("/")[2] in _CLIENTS for word in words[:6])
+    return _benches(words) and not _is_engine_within(words)
+
+
+def _benches(words: Sequence[Text]) -> bool:
+    """Whether a command is a benchmark of requests."""
+    names = [word.text.rpartition("/")[2] for word in words[:6]]
+    return any(name in _CLIENTS or name in _WITHIN[2:] for name in names)
+
+
+def _is_engine_within(words: Sequence[Text]) -> bool:
+    """Whether a benchmark starts the engine itself: ``vllm bench throughput``, ``sglang.bench_one_batch``."""
+    names = [word.text.rpartition("/")[2] for word in words[:6]]
+    after = [second for first, second in pairwise(names) if first == "bench"]
+    return any(name in _WITHIN for name in (*after, *(name for name in names if name in _WITHIN[2:])))
 
 
 def _whole_lists(commands: Sequence[Started]) -> list[Started]:
@@ -447,9 +470,12 @@ def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     [('enforce-eager', True, 9), ('tensor-parallel-size', '4', 9)]
     """
     flags: list[Setting] = []
+    before = ""
     for setting in settings:
         text = setting.value if isinstance(setting.value, str) else ""
-        if setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND and _is_option(text.strip()):
+        is_rest = setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND or before in _VARIABLES_OF_FLAGS
+        before = text if setting.path[-2:] == ("env", "name") else ""
+        if is_rest and _is_option(text.strip()):
             with contextlib.suppress(ValueError):  # a quote that nothing closes
                 words = [Text(word, setting.line) for word in shlex.split(text)]
                 flags.extend(settings_of_words(words))
@@ -457,6 +483,8 @@ def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
 
 
 _REST_OF_COMMAND = ("args", "arguments")
+_VARIABLES_OF_FLAGS = ("VLLM_ADDITIONAL_ARGS",)
+"""Variables of containers whose value is the rest of a command (KServe's LLMInferenceService)."""
 
 
 UNTOLD = "words that only a run knows"

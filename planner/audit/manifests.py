@@ -103,6 +103,28 @@ def variables_of(settings: Sequence[Setting]) -> dict[str, str]:
     return {name: values.pop() for name, values in given.items() if len(values) == 1 and name.isidentifier()}
 
 
+_CONTROLLED = {
+    "gpus_per_node": ("SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE", "DSTACK_GPUS_NUM"),
+    "num_nodes": ("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM"),
+}
+"""Variables in which controllers of tasks tell these what they were given."""
+
+
+def controlled_variables(settings: Sequence[Setting]) -> dict[str, str]:
+    """Variables that SkyPilot and dstack set by a task's nodes and GPUs.
+
+    >>> told = controlled_variables([Setting(name="resources.accelerators", value="H100:8", line=1)])
+    >>> told["SKYPILOT_NUM_GPUS_PER_NODE"], told["SKYPILOT_NUM_NODES"]
+    ('8', '1')
+    """
+    if not any(_DEVICES.search(setting.name) for setting in settings):
+        return {}
+    counts = {"num_nodes": 1} | {each.name: each.value for each in machines_of(settings)}
+    return {
+        name: str(counts[what]) for what, names in _CONTROLLED.items() if what in counts for name in names
+    }
+
+
 _OF_POD = re.compile(r"(?:limits|requests|requests_per_node)\.(?:nvidia|amd)\.com/gpu$")
 _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")

@@ -20,13 +20,14 @@ from planner.audit.launch import (
     OPTION_FILES,
     UNTOLD,
     Launch,
+    client_of,
     family_of,
     flags_of_release,
     launch_of,
     launch_of_page,
     machine_settings,
 )
-from planner.audit.manifests import machines_of, script_of, variables_of
+from planner.audit.manifests import controlled_variables, machines_of, script_of, variables_of
 from planner.audit.no_job import refuse_measured_links, refuse_no_job
 from planner.audit.published import recipe_called
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
@@ -38,6 +39,7 @@ from planner.formats.logs import Measured, is_log, is_named_log, lines_like_step
 from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
+from planner.formats.python_engines import engine_call
 from planner.formats.server_lines import ServerLog, server_log_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script, Text, script_of_text
@@ -251,6 +253,14 @@ def _require_job(whole: Reading, texts: Mapping[str, str]) -> None:
     is_named = whole.family is not UNKNOWN and whole.family is not FAMILIES[-1]
     if is_named or whole.measured is not None or whole.facts.by_field or whole.facts.unknown:
         return
+    for name, text in texts.items():
+        if whole.kinds.get(name) == "shell" and (client := client_of(text, {})) is not None:
+            model = client.get("model", "MODEL")
+            raise InputError(
+                f"{shortened(Path(name).name)} starts a client of a server, and no server",
+                "it says what is sent, and not what answers on how many GPUs",
+                f"name the script that starts the server, too, or ask plan serve --model {shortened(model)}",
+            )
     if any(_FILE.search(text) for text in texts.values()):
         return
     raise _no_job(texts, "no line starts an engine that is known, and none states a setting of a job")
@@ -448,28 +458,18 @@ def _of_configuration(
 ) -> Reading:
     """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
-    started = ""
+    built = engine_call(text) if kind == "python" and not recipe else None
+    if built is not None and package is None and _may_serve(text, path):
+        package = family_named(_OF_PACKAGES[built[0]])
     if kind == "python" and package is not None and not recipe:
-        parts = [setting for part in recipes_of(text, path) for setting in part.settings]
+        started, parts = "", [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
-    elif kind == "python":
-        recipes, called = recipes_of(text, path), recipe_called(text)
-        started = "" if recipe else commands_of_python(text)
-        least = LEAST_TELLING if called is None else 1
-        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
-        started = "" if family_of(settings) else started  # it configures the job itself
-        settings += [called] if called is not None else []
-    elif kind == "json":
-        settings, template = json_settings(text, path)
-        if template:
-            doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
-        settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
-        settings += inner_documents(settings, path)
+        settings, started = _settings_of(path, recipe, text, kind, doubts)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
-    variables = {**variables_of(settings), **given}
+    variables = {**variables_of(settings), **controlled_variables(settings), **given}
     launch, script = launch_of(started, variables, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         machine = [
@@ -507,8 +507,11 @@ def _of_configuration(
         )
     family = package or family_of(settings) or _by_name(settings)
     flags = flags_of_release(settings) if family.serves else ()
+    settings += built[1] if built is not None and family.serves else ()
     settings = [*flags, *settings]  # of a flag given twice the last counts, and those stand behind
     facts = job_facts_of(settings, family, path)
+    if family.serves and any("prefill" in setting.path for setting in settings):
+        facts.put("said.role", "prefill", "stated", "its part for prompts")
     _add_class_of_arguments(facts, settings)
     if kind == "python":
         _add_named_model(facts, family, text)
@@ -523,8 +526,73 @@ def _of_configuration(
             doubts.append(setting.how)
     handed = _handed_files(script) if script is not None and family is UNKNOWN else {}
     return Reading(
-        facts, family, {path: kind}, None, doubts, settings=tuple(settings), flags=flags, variables=handed
+        facts,
+        family,
+        {path: kind},
+        None,
+        doubts,
+        settings=tuple(settings),
+        flags=flags,
+        options=built[1] if built is not None and family.serves else (),
+        variables=handed,
     )
+
+
+def _settings_of(
+    path: str, recipe: str, text: str, kind: Kind, doubts: list[str]
+) -> tuple[list[Setting], str]:
+    """Settings of a file, and the commands that a Python file starts which configures nothing itself."""
+    if kind == "python":
+        recipes, called = recipes_of(text, path), recipe_called(text)
+        started = "" if recipe else commands_of_python(text)
+        least = LEAST_TELLING if called is None else 1
+        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
+        started = "" if family_of(settings) else started
+        return settings + ([called] if called is not None else []), started
+    if kind == "json":
+        settings, template = json_settings(text, path)
+        if template:
+            doubts.append(f"{path} is a template: values that a script fills in are not known")
+        return settings, ""
+    settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+    return [*settings, *inner_documents(settings, path)], ""
+
+
+_OF_PACKAGES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
+
+
+def _may_serve(text: str, path: str) -> bool:
+    """Whether no function of a file has the words of a family that trains."""
+    family = family_of(setting for part in recipes_of(text, path) for setting in part.settings)
+    return family is None or family.serves
+
+
+def _settings_of(
+    path: str, recipe: str, text: str, kind: Kind, doubts: list[str]
+) -> tuple[list[Setting], str]:
+    """Settings of a file, and the commands that a Python file starts which configures nothing itself."""
+    if kind == "python":
+        recipes, called = recipes_of(text, path), recipe_called(text)
+        started = "" if recipe else commands_of_python(text)
+        least = LEAST_TELLING if called is None else 1
+        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
+        started = "" if family_of(settings) else started
+        return settings + ([called] if called is not None else []), started
+    if kind == "json":
+        settings, template = json_settings(text, path)
+        if template:
+            doubts.append(f"{path} is a template: values that a script fills in are not known")
+        return settings, ""
+    settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+    return [*settings, *inner_documents(settings, path)], ""
+
+
+_OF_PACKAGES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
+
+
+def _family_of_python(text: str, path: str) -> Family | None:
+    """The family whose words the functions of a file have."""
+    return family_of(setting for part in recipes_of(text, path) for setting in part.settings)
 
 
 INNER = "serve_config_v2"

@@ -1323,6 +1323,11 @@ OF_EVERY_SHELL = {"HOME": "~"}
 """Variables that every shell sets; a path beneath them may name a model."""
 
 
+def _is_given(texts: Sequence[Text]) -> bool:
+    """Whether a value is of the environment, and not of a line of the script."""
+    return len(texts) == 1 and texts[0].line == 0 and texts[0].known
+
+
 class _Follower:
     """Follows the tree of a script."""
 
@@ -1557,6 +1562,8 @@ class _Follower:
         else:
             text = joined_text(word.text[match.end() :], names, word.line)
             whole = "".join(part.text for part in before) + text
+            if UNKNOWN in whole and _is_given(names.values.get(name, ())):
+                return  # what only a run would compute is what its environment is said to be
             names.values[name] = (Text(whole[:LONGEST_TEXT], word.line),)
             names.arrays.discard(name)
 

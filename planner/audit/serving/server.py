@@ -26,17 +26,17 @@ from costmodel.serving.deployment import (
     stage_layers,
 )
 from costmodel.serving.engine import serving_stack
-from planner.audit.facts import JobFacts, meaning
+from planner.audit.facts import JobFact, JobFacts, meaning
 from planner.audit.file_names import model_of_names
 from planner.audit.launch import OPTION_FILES
 from planner.audit.read import Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.lora import ServedAdapters, adapters_of
-from planner.audit.serving.machine import compared_with_machine
+from planner.audit.serving.machine import compared_with_machine, gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.server_lines import ServerLog
-from planner.formats.settings import Setting, number, whole_or_none
+from planner.formats.settings import NOT_KNOWN, Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
@@ -225,16 +225,25 @@ def server_of(
     """
     facts = reading.facts
     unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
-    missing = [why for name, why in unpriced.items() if name in facts.by_field]
+    store = _store_of_caches(reading)
+    missing = [
+        why
+        for name, why in unpriced.items()
+        if name in facts.by_field and not (store and name == "said.transfer")
+    ]
     checkpoint = facts.value("said.model_source") or facts.value(
         "said.model"
     )  # the id of Ray's may be any name
     named = _LEFT_OPEN.sub(r"\2-\1", str(checkpoint or ""))
     assumed: list[str] = []
+    if store:
+        assumed.append(f"not priced: prompts that {store} finds in caches outside the GPUs are computed here")
     if not (model or named) and "said.model" not in facts.unknown:
         named = _checkpoint_of_names(reading, assumed)
     if not (model or named):
         missing.append("--model")
+    if (untold := _untold_degree(reading, assumed)) and not missing:
+        missing.append(untold)
     if missing:
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     served = _served_model(reading.facts, model or "", named, configs or {}, assumed)
@@ -312,6 +321,49 @@ def server_of(
     )
 
 
+_STORES = re.compile(r"LMCache|Offloading|SharedStorage|MooncakeStore|SimpleCPUOffload|HF3FS|FlexKV")
+"""Connectors of vLLM that keep caches outside the GPUs, where both roles are one server's."""
+
+
+def _store_of_caches(reading: Reading) -> str:
+    """The connector of a server that keeps its own caches elsewhere, for no other server; "" without."""
+    told = {setting.path[1:]: str(setting.value) for setting in reading.settings if setting.path[1:]}
+    connector, role = told.get(("kv_connector",), ""), told.get(("kv_role",), "")
+    return connector if role == "kv_both" and _STORES.search(connector) else ""
+
+
+_DEGREES = {
+    "layout.tp": "tensor",
+    "layout.pp": "pipeline",
+    "layout.dp": "data",
+    "layout.ep": "expert",
+    "said.dcp": "decode context",
+}
+
+
+def _untold_degree(reading: Reading, assumed: list[str]) -> str:
+    """What a price lacks where only a run knows a degree; tensor ranks alone are all GPUs that files give.
+
+    Nothing is priced on one rank in its place: that would hold other weights.
+    """
+    facts = reading.facts
+    untold = [name for name in _DEGREES if name in facts.unknown and name not in facts.by_field]
+    machine = gpus_of_machine(reading)
+    if machine is None and reading.mentioned_gpus:
+        machine = reading.mentioned_gpus, f"a comment counts {reading.mentioned_gpus}"
+    others = {facts.count("layout.pp") or 1, facts.count("layout.dp") or 1}
+    if untold == ["layout.tp"] and machine is not None and others == {1}:
+        gpus, where = machine
+        facts.by_field["layout.tp"] = JobFact(name="layout.tp", value=gpus, how="derived")
+        assumed.append(f"tp is {gpus}, all GPUs that the server has ({where}): only a run knows it")
+        return ""
+    for name in untold:
+        unread = [each for each in reading.settings if meaning(each, reading.family.words) == name]
+        line = next((f" (line {each.line})" for each in unread if each.value == NOT_KNOWN), "")
+        return f"the {_DEGREES[name]} parallel degree{line}, which only a run knows: --env NAME=VALUE says it"
+    return ""
+
+
 def _served_model(
     facts: JobFacts, model: str, named: str, configs: Mapping[str, str], assumed: list[str]
 ) -> tuple[ModelSpec, bool] | Unknown:
@@ -351,7 +403,8 @@ def _unread(reading: Reading, version: str) -> Unread:
     scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag)}
 
     def is_read(setting: Setting) -> bool:
-        stated = meaning(setting, reading.family.words)
+        whole = replace(setting, name=setting.path[0])
+        stated = meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
         elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
         return elsewhere or (stated is not None and stated != "said.ignored")
 
