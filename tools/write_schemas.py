@@ -283,7 +283,7 @@ def forms() -> dict[str, Any]:
         "serve": _serve_form(),
         "explain": OneOf((Explanation, _refusal_form(Literal["infeasible"]))),
         "verify": record_of(Verification, holds=bool),
-        "watch": Watched,
+        "watch": OneOf((Watched, _server_watch_form())),
         "diff": Record({
             "first": str, "second": str, "choices": ByName(choice),
             "quantities": ByName(quantity),
@@ -312,6 +312,21 @@ def forms() -> dict[str, Any]:
         "convert": _published_form(),
         REFUSAL: _refusal_form(),
     }  # fmt: skip
+
+
+def _server_watch_form() -> Record:
+    """How a running server stands."""
+    from planner.audit.serving.printed_load import PrintedLoad
+    from planner.diagnose.finding import StepFinding
+
+    names = (
+        "running_requests", "waiting_requests", "cache_used_share", "predicted_per_s", "lower_per_s",
+        "upper_per_s",
+    )  # fmt: skip
+    return Record({
+        "engine": str, **dict.fromkeys(names, float | None), "load": PrintedLoad | None, "slow": bool,
+        "missing": str, "findings": [StepFinding],
+    })  # fmt: skip
 
 
 def _refusal_form(status: Any = None) -> Record:
@@ -847,6 +862,7 @@ def _diagnosis_form() -> OneOf:
             "slowdown": JobSlowdown | None,
             "memory": [RecordedMemory],
             "memory_budgets": [[MemoryResidual]],
+            "servers": [str],
             "findings": [StepFinding],
         }
     )

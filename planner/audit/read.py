@@ -567,34 +567,6 @@ def _may_serve(text: str, path: str) -> bool:
     return family is None or family.serves
 
 
-def _settings_of(
-    path: str, recipe: str, text: str, kind: Kind, doubts: list[str]
-) -> tuple[list[Setting], str]:
-    """Settings of a file, and the commands that a Python file starts which configures nothing itself."""
-    if kind == "python":
-        recipes, called = recipes_of(text, path), recipe_called(text)
-        started = "" if recipe else commands_of_python(text)
-        least = LEAST_TELLING if called is None else 1
-        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
-        started = "" if family_of(settings) else started
-        return settings + ([called] if called is not None else []), started
-    if kind == "json":
-        settings, template = json_settings(text, path)
-        if template:
-            doubts.append(f"{path} is a template: values that a script fills in are not known")
-        return settings, ""
-    settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
-    return [*settings, *inner_documents(settings, path)], ""
-
-
-_OF_PACKAGES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
-
-
-def _family_of_python(text: str, path: str) -> Family | None:
-    """The family whose words the functions of a file have."""
-    return family_of(setting for part in recipes_of(text, path) for setting in part.settings)
-
-
 INNER = "serve_config_v2"
 """The key below which a RayService has the configuration of Ray Serve, as a text."""
 

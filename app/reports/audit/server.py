@@ -75,6 +75,8 @@ def _headline(audit: ServingAudit) -> str:
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
     guess = next((start.guess for start in audit.starts if start.guess), "")
+    if not guess and audit.loads and audit.server is not None and not audit.server.knows_gpu:
+        guess = audit.server.gpu  # what its log prints of memory is known, and its times are not
     taken = f", on a guessed {guess} (--gpu)" if guess and not refused else ""
     uncounted = dict.fromkeys(flag for start in audit.starts for flag in start.uncounted)
     if uncounted and not refused:

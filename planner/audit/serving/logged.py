@@ -42,10 +42,7 @@ def stopped_by(log: ServerLog | None) -> tuple[str, str] | None:
     """The error that a server ended in before it ran, and what helps; None where it did not."""
     if log is None or not log.stopped:
         return None
-    remedy = "mend what the error names"
-    if log.longest_held is not None:
-        remedy = f"allow requests of at most {log.longest_held:,.0f} tokens, or leave the cache more memory"
-    return f"its log ends in (line {log.error_line}) {log.error}", remedy
+    return f"its log ends in (line {log.error_line}) {log.error}", log.remedy
 
 
 def state_of(log: ServerLog | None) -> str:

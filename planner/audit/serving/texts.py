@@ -15,8 +15,9 @@ from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
 from planner.audit.serving.devices import with_shared_device
 from planner.audit.serving.hosts import with_hosts
-from planner.audit.serving.load import asked_in_name, is_result, loads_of
+from planner.audit.serving.load import ServedLoad, asked_in_name, is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
+from planner.audit.serving.printed_load import printed_load
 from planner.audit.serving.server import Server, planned_server, server_of
 from planner.audit.serving.shared_memory import has_little_shared_memory
 from planner.audit.words import family_named
@@ -65,7 +66,11 @@ def judged(
         replace(load, compares=load.compares and compares)
         for load in loads_of(results, scripts, asked, given, reading.kinds)
     ]
-    if not loads:
+    printed = printed_load(reading.served) if reading.served is not None and not loads else None
+    if printed is not None:
+        flags = printed.flags(asked, printed.running + printed.waiting)
+        loads = [ServedLoad(flags=flags, source="its log", compares=compares)]
+    elif not loads:
         asked = functools.reduce(lambda flags, name: asked_in_name(name, flags), reading.kinds, asked)
     pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):

@@ -10,7 +10,14 @@ from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.server import server_of
 from planner.formats.kinds import kind_of
-from planner.formats.server_lines import ServerForm, is_server_log, server_forms, server_log_of
+from planner.formats.server_lines import (
+    ServerError,
+    ServerForm,
+    is_server_log,
+    server_errors,
+    server_forms,
+    server_log_of,
+)
 from planner.questions.flags import Flags, ServeFlags
 from topology.base.units import GIB
 
@@ -53,6 +60,14 @@ def test_every_form_says_what_its_example_says(form: ServerForm) -> None:
     assert form.mark in form.example.lower()
     assert is_server_log(form.example)
     assert not is_server_log(f"# {form.example}")
+
+
+@pytest.mark.parametrize("error", server_errors(), ids=lambda error: error.example[:40])
+def test_every_error_has_what_helps(error: ServerError) -> None:
+    """The kind of the example is the first that it has."""
+    log = server_log_of(f"{STARTED}ERROR {error.example}\n")
+    assert log is not None
+    assert (log.stopped, log.remedy) == (True, error.remedy)
 
 
 @pytest.mark.parametrize("text", [STARTED, BUSY, STOPPED, SGLANG])
