@@ -505,6 +505,8 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
         text, line = words[at].text, words[at].line
         at += 1
         name, equals, value = text.partition("=")
+        if text == "--set":  # of TensorRT-LLM and helm: the override behind it speaks for itself
+            continue
         if _OPTION.fullmatch(text) and name.strip("-"):
             values = [value] if equals else []
             flag, _, more = name.partition(" ")

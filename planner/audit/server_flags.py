@@ -61,6 +61,7 @@ class ServerFlags:
         memory: Those that move what a GPU holds.
         neutral: Those that move neither memory nor speed.
         options: Keys of its file of options, where these are no flags.
+        removed: Releases from which some of the retired are gone, as far as that is known.
         tables: Keys below those of them whose keys are all known.
         shortens: Whether its parser takes flags that are shortened, as argparse does and click does not.
     """
@@ -73,6 +74,7 @@ class ServerFlags:
     memory: frozenset[str] = frozenset()
     neutral: frozenset[str] = frozenset()
     options: frozenset[str] = frozenset()
+    removed: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, frozenset[str]] = field(default_factory=dict)
     shortens: bool = True
 
@@ -105,6 +107,7 @@ def server_flags(family: str) -> ServerFlags | None:
         memory=_spelled(words["memory"]),
         neutral=_spelled(words["neutral"]),
         options=_spelled((*words.get("options", ()), *words.get("retired_options", ()))),
+        removed={flag.replace("-", "_"): since for flag, since in words.get("removed", {}).items()},
         tables={table: _spelled(keys) for table, keys in words.get("tables", {}).items()},
         shortens=name != "trtllm",
     )
@@ -195,6 +198,7 @@ class Unread:
         memory: Those that move what a GPU holds.
         speed: Those that may move its speed.
         neutral: Those that move neither.
+        retired: Those that newer releases lack, with the release from which they surely do.
     """
 
     misspelt: tuple[tuple[str, str], ...] = ()
@@ -202,7 +206,9 @@ class Unread:
     memory: tuple[str, ...] = ()
     speed: tuple[str, ...] = ()
     neutral: tuple[str, ...] = ()
+    retired: tuple[tuple[str, str], ...] = ()
     release: str = ""
+    version: str = ""
 
     @property
     def uncounted(self) -> tuple[str, ...]:
@@ -221,7 +227,13 @@ class Unread:
             (self.speed, "may move speed, not priced"),
             (self.neutral, "moves neither memory nor speed"),
         )
-        return tuple(f"not read: {', '.join(flags)} ({why})" for flags, why in kinds if flags)
+        notes = [f"not read: {', '.join(flags)} ({why})" for flags, why in kinds if flags]
+        notes += [
+            f"{flag} is of releases before {since}, whose parser stops there: no file names the release"
+            for flag, since in self.retired
+            if not self.version
+        ]
+        return tuple(notes)
 
 
 NOTHING_UNREAD = Unread()
@@ -246,6 +258,7 @@ def unread_flags(
     flags = server_flags(family)
     kinds: dict[str, list[str]] = {"unknown": [], "memory": [], "speed": [], "neutral": []}
     misspelt: dict[str, str] = {}
+    settings = tuple(settings)
     unread = [(setting, setting.is_override) for setting in settings if not is_read(setting)]
     unread += [(setting, True) for setting in options if not is_read(setting)]
     told = [(_told_key if is_key else _told_flag)(setting, flags) for setting, is_key in unread]
@@ -265,9 +278,19 @@ def unread_flags(
             kinds["unknown"].append(each.shown)
     return Unread(
         misspelt=tuple(misspelt.items()),
+        retired=tuple(_retired(settings, flags, version)) if flags is not None else (),
+        version=version,
         release=flags.release if flags is not None else "",
         **{kind: tuple(dict.fromkeys(words)) for kind, words in kinds.items()},
     )
+
+
+def _retired(settings: Iterable[Setting], flags: ServerFlags, version: str) -> Iterator[tuple[str, str]]:
+    """Flags of earlier releases than the engine's own, or where that is not known than the newest."""
+    for name in dict.fromkeys(setting.path[0] for setting in settings if not setting.is_override):
+        since = flags.removed.get(name, flags.release)
+        if name in flags.retired and (not version or _parts(version) >= _parts(since)):
+            yield _shown(name.replace("_", "-")), since
 
 
 @dataclass(frozen=True, slots=True)

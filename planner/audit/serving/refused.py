@@ -10,6 +10,7 @@ from itertools import chain
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.engine import is_before, serving_stack
 from planner.audit.serving.lora import broken_ranks
+from planner.audit.serving.refused_configs import refused_configs
 from planner.audit.serving.refused_words import refused_words
 from planner.audit.serving.server import Server
 from planner.serving.infeasible import serves_weights
@@ -46,6 +47,7 @@ def refusal_of(server: Server) -> BrokenLaw | None:
 def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     """Every law that the settings break, with what keeps it."""
     yield from refused_words(server)
+    yield from refused_configs(server)
     model, layout = server.model, server.layout
     heads = model.num_attention_heads
     if HEADS.rest(heads, layout.tp):
@@ -77,7 +79,7 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
             f"{lacks}, and {server.engine} does not widen such weights there",
             "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU",
         )
-    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
+    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine in ("vllm", "trtllm")
     if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
         yield (
             f"bfloat16 needs compute capability 8.0, and {gpu.name} has {generation.compute_capability}",

@@ -15,6 +15,11 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
     for flag, known in server.unread.misspelt:
         what = "flag" if flag.startswith("-") else "option"
         yield f"no release of its engine has the {what} {flag}, whose parser stops there", f"write {known}"
+    for flag, release in server.unread.retired if server.version else ():
+        yield (
+            f"{server.engine} {server.version} has no {flag}, which is of releases before {release}",
+            "leave it out, or take an image of such a release",
+        )
     if server.beyond_machine:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
     yield from _short_steps(server)

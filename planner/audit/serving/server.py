@@ -36,7 +36,7 @@ from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine, gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
 from planner.formats.server_lines import ServerLog
-from planner.formats.settings import NOT_KNOWN, Setting, number, whole_or_none
+from planner.formats.settings import NOT_KNOWN, Scalar, Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
@@ -170,6 +170,8 @@ class Server:
     whole_prompts: bool = False
     printed: ServerLog | None = None
     beyond_machine: str = ""
+    told: Mapping[str, Scalar] = field(default_factory=dict)
+    """Words of its command and its file of options, in one spelling."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -311,6 +313,7 @@ def server_of(
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,
         unread=unread,
+        told=_told(reading),
         host_weights_bytes=(number(facts.value("said.cpu_offload")) or 0.0) * GIB,
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
@@ -409,6 +412,14 @@ def _unread(reading: Reading, version: str) -> Unread:
         return elsewhere or (stated is not None and stated != "said.ignored")
 
     return unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
+
+
+def _told(reading: Reading) -> dict[str, Scalar]:
+    """Words of a server's command and its file of options; of a release's values the last part of each."""
+    words = (*reading.options, *reading.flags)
+    if words:
+        return {".".join(each.path): each.value for each in words if each.value != NOT_KNOWN}
+    return {each.path[-1]: each.value for each in reading.settings if each.value != NOT_KNOWN}
 
 
 def _stretches_positions(flag: Setting) -> bool:

@@ -97,7 +97,8 @@ def test_what_comes_out_stands_beside_the_prediction() -> None:
     rate = round(first.predicted_per_s, 1)
     assert not watched(moments(10, 0, 50.0, into=4 * rate, out=rate)).is_slow
     slow = watched(moments(10, 0, 50.0, into=0.4 * rate, out=rate / 10))
-    assert (slow.is_slow, slow.slower_by) == (True, pytest.approx(0.9, abs=0.01))
+    assert slow.is_slow
+    assert slow.slower_by == pytest.approx(0.9, abs=0.01)
 
 
 def test_without_a_gpu_nothing_is_predicted() -> None:

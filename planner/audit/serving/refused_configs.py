@@ -1,0 +1,215 @@
+"""What an engine's own checks of its configuration refuse before it loads anything.
+
+vLLM 0.33: `ParallelConfig`, `ModelConfig.verify_with_parallel_config`, `SchedulerConfig`, `LoRAConfig`,
+`SpeculativeConfig`, `validate_parsed_serve_args`. SGLang 0.5.23: `arg_groups/validation_hook.py`.
+TensorRT-LLM 1.3: `mapping.py`, `llm_args.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from planner.audit.serving.server import Server
+from planner.formats.settings import Scalar, truth_of, whole_or_none
+
+Broken = Iterator[tuple[str, str]]
+
+
+def refused_configs(server: Server) -> Broken:
+    """Every such check that a server's words fail, with what passes it."""
+    for check in _CHECKS.get(server.engine, ()):
+        yield from check(server, _Told(server.told))
+
+
+class _Told:
+    """Words of a server, in one spelling."""
+
+    def __init__(self, words: Mapping[str, Scalar]) -> None:
+        self.words = words
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.words
+
+    def count(self, name: str) -> int | None:
+        """A word as a whole number."""
+        return whole_or_none(self.words.get(name))
+
+    def on(self, name: str) -> bool:
+        """Whether a word switches something on."""
+        return name in self.words and truth_of(self.words[name]) is True
+
+    def text(self, name: str) -> str:
+        """A word as it is written."""
+        return str(self.words.get(name, "")).strip("'\"")
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A table that is told as JSON; empty where it is told otherwise."""
+        try:
+            document = json.loads(self.text(name))
+        except ValueError:
+            return {}
+        return document if isinstance(document, dict) else {}
+
+
+def _experts(server: Server, told: _Told) -> Broken:
+    """Expert parallelism of a model without experts, and balancing without it."""
+    if told.on("enable_expert_parallel") and not server.model.is_moe:
+        name = server.checkpoint or server.model.name
+        yield f"--enable-expert-parallel asks for experts, and {name} has none", "leave it out"
+    if told.on("enable_eplb") and not told.on("enable_expert_parallel"):
+        yield "--enable-eplb balances experts that no rank holds whole", "add --enable-expert-parallel"
+
+
+def _context_ranks(server: Server, _: _Told) -> Broken:
+    """Ranks that share the tokens of a cache: parts of tp that hold copies of key-value heads."""
+    tp, ranks, heads = server.layout.tp, server.layout.dcp, server.model.attention.cached_groups
+    queries = server.model.num_attention_heads // heads
+    if ranks == 1:
+        return
+    if tp % ranks:
+        yield f"tp {tp} is no multiple of decode context ranks {ranks}", "give a divisor of tp"
+    elif tp <= heads:
+        yield (
+            f"decode context ranks need more tensor ranks than the {heads} key-value heads, and tp is {tp}",
+            "leave --decode-context-parallel-size out, or split it by more tensor ranks",
+        )
+    elif ranks > tp // heads:
+        yield f"decode context ranks {ranks} are more than the {tp // heads} copies of a head", "give fewer"
+    elif heads > 1 and queries % ranks:
+        yield (
+            f"{queries} query heads a key-value head do not divide by decode context ranks {ranks}",
+            "give fewer",
+        )
+
+
+def _steps(_: Server, told: _Told) -> Broken:
+    """Limits of a step below those of what it holds."""
+    budget, running = told.count("max_num_batched_tokens"), told.count("max_num_seqs")
+    if budget and running and budget < running:
+        yield (
+            f"a step of {budget:,} tokens has no token for each of {running:,} requests",
+            f"give --max-num-batched-tokens {running} or more, or a smaller --max-num-seqs",
+        )
+    long, longest = told.count("long_prefill_token_threshold"), told.count("max_model_len")
+    if long and longest and long > longest:
+        yield (
+            f"--long-prefill-token-threshold {long:,} is beyond the length of {longest:,}",
+            "give at most that",
+        )
+
+
+def _adapters(_: Server, told: _Told) -> Broken:
+    """More adapters on GPUs than on hosts."""
+    kept, slots = told.count("max_cpu_loras"), told.count("max_loras")
+    if kept and slots and kept < slots:
+        yield f"--max-cpu-loras {kept} is less than --max-loras {slots}", f"give --max-cpu-loras {slots}"
+
+
+def _tools(_: Server, told: _Told) -> Broken:
+    """Calls of tools that nothing parses."""
+    if told.on("enable_auto_tool_choice") and "tool_call_parser" not in told:
+        yield "--enable-auto-tool-choice needs --tool-call-parser", "name the parser of the model's calls"
+
+
+def _hosts(server: Server, told: _Told) -> Broken:
+    """Ranks of one host beyond all, and hosts that Ray counts itself."""
+    local, ranks = told.count("data_parallel_size_local"), told.count("data_parallel_size")
+    if local and ranks and local > ranks:
+        yield f"--data-parallel-size-local {local} is more than --data-parallel-size {ranks}", f"give {ranks}"
+    ray = told.text("distributed_executor_backend") == "ray"
+    if ray and (told.count("nnodes") or 1) > 1 and server.engine == "vllm":
+        yield "--nnodes is of the executor mp, and ray counts hosts itself", "leave one of both out"
+
+
+def _drafts(server: Server, told: _Told) -> Broken:
+    """Drafts without a number, and drafters over another number of ranks."""
+    table = told.table("speculative_config")
+    if table.get("method") == "draft_model" and "num_speculative_tokens" not in table:
+        yield "a draft model is given and no num_speculative_tokens", "say it in --speculative-config"
+    ranks = whole_or_none(table.get("draft_tensor_parallel_size"))
+    if ranks is not None and ranks not in (1, server.layout.tp):
+        yield (
+            f"the drafter's tp {ranks} is neither 1 nor the model's {server.layout.tp}",
+            f"give draft_tensor_parallel_size 1 or {server.layout.tp}",
+        )
+
+
+_OWN: Final[Mapping[str, str]] = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
+"""Formats in names of checkpoints that only one method of vLLM loads, with the word that its method has."""
+
+
+def _formats(server: Server, told: _Told) -> Broken:
+    """A method of quantisation that is not the checkpoint's, by its name."""
+    method, name = told.text("quantization").lower(), server.checkpoint.lower()
+    if not method or not name:
+        return
+    kept = next((word for word in _OWN if f"-{word}" in name or f"_{word}" in name), "")
+    if kept and method.startswith(tuple(_OWN.values())) and not method.startswith(kept):
+        yield (
+            f"--quantization {method} is not the method of the checkpoint, by its name {kept}",
+            "leave --quantization out: the checkpoint says its own",
+        )
+
+
+def _nodes(server: Server, told: _Told) -> Broken:
+    """Ranks that do not divide among hosts."""
+    nodes, ranks = told.count("nnodes") or 1, server.layout.num_gpus
+    if ranks % nodes:
+        yield f"{ranks} ranks do not divide among {nodes} nodes", "give degrees that do"
+
+
+def _chunks(_: Server, told: _Told) -> Broken:
+    """Chunks of prompts that are no whole pages."""
+    chunk, page = told.count("chunked_prefill_size"), told.count("page_size")
+    if chunk and page and chunk > 0 and page > 0 and chunk % page:
+        yield f"--chunked-prefill-size {chunk:,} is no multiple of --page-size {page}", "give one that is"
+
+
+def _names(_: Server, told: _Told) -> Broken:
+    """Names of models with the sign that marks an adapter."""
+    if ":" in (name := told.text("served_model_name")) and "://" not in name:
+        yield f"--served-model-name {name} has a colon, which marks an adapter", "give a name without one"
+
+
+def _caches(_: Server, told: _Told) -> Broken:
+    """A cache in levels without the tree that fills it."""
+    if told.on("enable_hierarchical_cache") and told.on("disable_radix_cache"):
+        yield "--enable-hierarchical-cache needs the tree that --disable-radix-cache takes", "leave one out"
+
+
+def _expert_ranks(server: Server, told: _Told) -> Broken:
+    """Expert ranks and tensor ranks of experts that do not multiply to all."""
+    ranks, split = server.layout.stage_gpus, told.count("moe_tensor_parallel_size")
+    experts = told.count("ep_size") or told.count("moe_expert_parallel_size") or 1
+    if split and split * experts != ranks:
+        yield (
+            f"moe_tensor_parallel_size {split} times {experts} expert ranks are not tp {ranks}",
+            f"give degrees that multiply to {ranks}",
+        )
+
+
+def _graphs(_: Server, told: _Told) -> Broken:
+    """Sizes of CUDA graphs whose largest is not their stated limit."""
+    most, listed = told.count("cuda_graph_config.max_batch_size"), told.text("cuda_graph_config.batch_sizes")
+    sizes = [whole_or_none(part.strip(" []")) or 0 for part in listed.split(",") if part.strip(" []")]
+    if most and sizes and max(sizes) != most:
+        yield (
+            f"cuda_graph_config has max_batch_size {most} and batch_sizes up to {max(sizes)}",
+            "give one of them, or the same limit",
+        )
+
+
+def _dense_ranks(server: Server, told: _Told) -> Broken:
+    """Tensor ranks of dense layers beside experts: one or all."""
+    dense, ranks = told.count("moe_dense_tp_size"), server.layout.stage_gpus
+    if dense not in (None, 1, ranks):
+        yield f"--moe-dense-tp-size {dense} is neither 1 nor tp {ranks}", "give 1, or leave it out"
+
+
+_CHECKS: Final[Mapping[str, tuple[Callable[[Server, _Told], Broken], ...]]] = {
+    "vllm": (_experts, _context_ranks, _steps, _adapters, _tools, _hosts, _drafts, _formats),
+    "sglang": (_nodes, _chunks, _names, _caches, _dense_ranks),
+    "trtllm": (_expert_ranks, _graphs),
+}
