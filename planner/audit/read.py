@@ -45,6 +45,7 @@ from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
 from planner.formats.shell import Script, Text, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
+from planner.formats.systemd import is_unit, script_of_unit
 from topology.base.decode import SERVING_COMMAND, is_serving_document, json_value
 from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
@@ -134,6 +135,8 @@ class Reading:
     """What the engine of a server is told by its command, where that is plainly its own."""
     options: tuple[Setting, ...] = ()
     """What it is told by the file of options that its command names: of a script, or given beside it."""
+    lacking: tuple[str, ...] = ()
+    """Files of options that its command names and nobody gave."""
     stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
@@ -423,7 +426,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     if kind == "log":
         return _of_log(path, text, given)
     package = family_of_package(text)
-    return _of_configuration(path, recipe, text, kind, given, package)
+    return _of_configuration(path, recipe, text, kind, given, package, beside)
 
 
 _ANSWER_KEYS = frozenset({"schema_version", "request"})
@@ -454,7 +457,13 @@ def _refuse_answer(path: str, text: str) -> None:
 
 
 def _of_configuration(
-    path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str], package: Family | None
+    path: str,
+    recipe: str,
+    text: str,
+    kind: Kind,
+    given: Mapping[str, str],
+    package: Family | None,
+    beside: Mapping[str, str],
 ) -> Reading:
     """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
@@ -472,39 +481,7 @@ def _of_configuration(
     variables = {**variables_of(settings), **controlled_variables(settings), **given}
     launch, script = launch_of(started, variables, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
-        machine = [
-            *machines_of(settings),
-            *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
-        ]
-        counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
-        options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
-        every, settings = (
-            settings,
-            [
-                *(
-                    setting
-                    for setting in launch.settings
-                    if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
-                ),
-                *options,
-                *machine,
-            ],
-        )
-        facts = job_facts_of(settings, launch.family, path)
-        if launch.family.serves and (pool := _prompt_pool(every)):
-            facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
-        if kind == "yaml" and "said.nodes" not in facts.by_field:
-            facts.unknown.add("said.nodes")  # the controller's number of pods
-        return Reading(
-            facts,
-            launch.family,
-            {path: kind},
-            None,
-            doubts,
-            settings=tuple(settings),
-            flags=launch.flags,
-            commanded=True,
-        )
+        return _of_started(path, kind, settings, launch, beside, doubts)
     family = package or family_of(settings) or _by_name(settings)
     flags = flags_of_release(settings) if family.serves else ()
     settings += built[1] if built is not None and family.serves else ()
@@ -565,6 +542,70 @@ def _may_serve(text: str, path: str) -> bool:
     """Whether no function of a file has the words of a family that trains."""
     family = family_of(setting for part in recipes_of(text, path) for setting in part.settings)
     return family is None or family.serves
+
+
+def _of_started(
+    path: str,
+    kind: Kind,
+    settings: list[Setting],
+    launch: Launch,
+    beside: Mapping[str, str],
+    doubts: list[str],
+) -> Reading:
+    """The command that a manifest, or a program, starts, with what its controller says of machines."""
+    machine = [
+        *machines_of(settings),
+        *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
+    ]
+    counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
+    options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
+    every, settings = (
+        settings,
+        [
+            *(
+                setting
+                for setting in launch.settings
+                if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
+            ),
+            *options,
+            *machine,
+        ],
+    )
+    facts = job_facts_of(settings, launch.family, path)
+    told: list[Setting] = []
+    lacking: tuple[str, ...] = ()
+    if launch.family.serves:
+        files = {**beside, **_mounted_files(every, launch)}
+        told = _add_option_files(facts, launch, files, file_holds=False)
+        lacking = tuple(name for name in _option_files(launch) if name and name not in files)
+        doubts += [f"{name} is read by the server and was not given: name it too" for name in lacking]
+    if launch.family.serves and (pool := _prompt_pool(every)):
+        facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
+    if kind == "yaml" and "said.nodes" not in facts.by_field:
+        facts.unknown.add("said.nodes")  # the controller's number of pods
+    return Reading(
+        facts,
+        launch.family,
+        {path: kind},
+        None,
+        doubts,
+        settings=tuple(settings),
+        flags=launch.flags,
+        options=tuple(told),
+        lacking=lacking,
+        commanded=True,
+    )
+
+
+def _mounted_files(settings: Sequence[Setting], launch: Launch) -> dict[str, str]:
+    """Files of options that a manifest holds itself, as texts of a ConfigMap, by name."""
+    names = _option_files(launch)
+    return {
+        name: str(setting.value)
+        for setting in settings
+        for name in names
+        if name and setting.name.endswith(f"data.{name}") and isinstance(setting.value, str)
+    }
 
 
 INNER = "serve_config_v2"
@@ -741,6 +782,8 @@ def _of_script(
         text = script_of_justfile(text)
     elif kind == "shell" and is_makefile(text, path):
         text = script_of_makefile(text)
+    elif kind == "shell" and is_unit(text):
+        text = script_of_unit(text)
     launch, script = (
         launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
     )
@@ -767,8 +810,11 @@ def _of_script(
             options += written if is_of_server else ()
         options += _add_option_files(facts, launch, beside, file_holds=_file_holds(text, launch.family))
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
-    if launch.family.serves:
-        doubts += _unread_options(launch, script, beside)
+    lacking = _unread_options(launch, script, beside) if launch.family.serves else {}
+    doubts += [
+        f"line {line}: {name} is read by the server and was not given: name it too"
+        for name, line in lacking.items()
+    ]
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
@@ -781,6 +827,7 @@ def _of_script(
         settings=launch.settings,
         flags=launch.flags,
         options=tuple(options),
+        lacking=tuple(lacking),
     )
 
 
@@ -886,15 +933,11 @@ def _add_option_files(
     return options
 
 
-def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> list[str]:
+def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> dict[str, int]:
     """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
     if any(not document.text.lstrip().startswith("{") for document in script.documents):
-        return []
-    return [
-        f"line {line}: {name} is read by the server and was not given: name it too"
-        for name, line in _option_files(launch).items()
-        if name and name not in beside
-    ]
+        return {}
+    return {name: line for name, line in _option_files(launch).items() if name and name not in beside}
 
 
 def _doubts_of(script: Script) -> list[str]:
@@ -998,6 +1041,7 @@ def _together(readings: list[Reading]) -> Reading:
         whole.kinds |= reading.kinds
         whole.flags = whole.flags or reading.flags
         whole.options = whole.options or reading.options
+        whole.lacking = whole.lacking or reading.lacking
         whole.served = reading.served or whole.served
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:

@@ -199,6 +199,7 @@ class Unread:
         speed: Those that may move its speed.
         neutral: Those that move neither.
         retired: Those that newer releases lack, with the release from which they surely do.
+        lacking: Files of options that it names and nobody gave: they may say anything.
     """
 
     misspelt: tuple[tuple[str, str], ...] = ()
@@ -207,13 +208,14 @@ class Unread:
     speed: tuple[str, ...] = ()
     neutral: tuple[str, ...] = ()
     retired: tuple[tuple[str, str], ...] = ()
+    lacking: tuple[str, ...] = ()
     release: str = ""
     version: str = ""
 
     @property
     def uncounted(self) -> tuple[str, ...]:
         """Those that move memory, or may."""
-        return (*self.memory, *self.unknown)
+        return (*self.memory, *self.unknown, *self.lacking)
 
     @property
     def notes(self) -> tuple[str, ...]:

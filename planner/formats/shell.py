@@ -1225,7 +1225,9 @@ _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
 _SILENT = frozenset(("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"))
 _COMPUTED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
 _QUOTED = re.compile(
-    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
+    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash|vllm|sglang|trtllm-serve)\s"
+    r".*\s--?[a-z]",
+    re.DOTALL,
 )
 """One word that is a command of its own, as remote shells and schedulers are given it."""
 _DIRECTIVES = re.compile(r"^#SBATCH[ \t]+([^\n]*)", re.MULTILINE)

@@ -411,7 +411,8 @@ def _unread(reading: Reading, version: str) -> Unread:
         elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
         return elsewhere or (stated is not None and stated != "said.ignored")
 
-    return unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
+    unread = unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
+    return replace(unread, lacking=reading.lacking)
 
 
 def _told(reading: Reading) -> dict[str, Scalar]:

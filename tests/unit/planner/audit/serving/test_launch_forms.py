@@ -49,6 +49,28 @@ COUNTED = """# 2x H100
 N=$(nvidia-smi -L | wc -l)
 vllm serve Qwen/Qwen3-32B --max-model-len 8192 -tp $N
 """
+UNIT = """[Unit]
+Description=chat on H100
+[Service]
+ExecStart=/opt/bin/vllm serve Qwen/Qwen3-32B \\
+  --tensor-parallel-size 2 --max-model-len 8192
+Restart=always
+"""
+TMUX = 'tmux new-session -d "vllm serve Qwen/Qwen3-32B -tp 2 --max-model-len 8192" # H100'
+MAP = """kind: ConfigMap
+data:
+  o.yaml: |
+    tensor-parallel-size: 2
+    max-model-len: 8192
+---
+kind: Pod
+spec:
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+  containers:
+    - image: vllm/vllm-openai:v0.11.0
+      args: ["--model", "Qwen/Qwen3-32B", "--config", "/etc/o.yaml"]
+      resources: {limits: {nvidia.com/gpu: 2}}
+"""
 OFFLINE = "# H100\nvllm bench latency --model Qwen/Qwen3-32B -tp 2 --max-model-len 8192 --input-len 1 --batch-size 8"
 
 
@@ -67,6 +89,9 @@ def found(name: str, text: str, given: dict[str, str] | None = None) -> Server |
         ("a.yaml", KSERVE),
         ("a.sh", COUNTED),
         ("a.sh", OFFLINE),
+        ("a.sh", TMUX),
+        ("a.service", UNIT),
+        ("a.yaml", MAP),
     ],
 )
 def test_one_server_in_every_form(name: str, text: str) -> None:
@@ -95,6 +120,15 @@ def test_no_verdict_hangs_on_a_degree_that_only_a_run_knows() -> None:
     told = found("a.sh", uncounted, {"N": "2"})
     assert isinstance(told, Server)
     assert told.layout.tp == 2
+
+
+@pytest.mark.parametrize("name", ["a.sh", "a.yaml"])
+def test_no_verdict_hangs_on_a_file_of_options_that_nobody_gave(name: str) -> None:
+    """It may say anything."""
+    text = "# H100\nvllm serve Qwen/Qwen3-8B --config o.yaml"
+    server = found(name, text if name == "a.sh" else MAP.partition("---")[2])
+    assert isinstance(server, Server)
+    assert server.unread.uncounted == ("o.yaml",)
 
 
 CONNECTOR = '{"kv_connector": "%s", "kv_role": "%s"}'
