@@ -182,10 +182,10 @@ def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     for command in script_of_text(text, given=given).started[:MOST_COMMANDS]:
         if _benches(command.words):
             settings = settings_of_words(command.words)
-            told = {
+            arguments = {
                 setting.path[-1]: str(setting.value) for setting in settings if setting.value != NOT_KNOWN
             }
-            return told | ({WITHIN: "true"} if _is_engine_within(command.words) else {})
+            return arguments | ({WITHIN: "true"} if _is_engine_within(command.words) else {})
     return None
 
 

@@ -145,14 +145,14 @@ def command_like(text: str) -> str:
     >>> command_like("text-generation-launcher --model-id a/b --num-shard 2 --max-total-tokens 8192")
     'vllm serve a/b --tensor-parallel-size 2 --max-model-len 8192'
     """
-    told = {}
+    words: dict[str, str] = {}
     for flag, pattern in _SPELLINGS.items():
         match = re.search(pattern, text[:MOST_STARTS])
         if match is not None:
-            told[flag] = next(part for part in match.groups() if part).strip("'\"")
-    if not told.get("") or "$" in told[""]:
+            words[flag] = next(part for part in match.groups() if part).strip("'\"")
+    if not words.get("") or "$" in words[""]:
         return ""
-    return " ".join(("vllm serve", *(f"{flag} {value}".strip() for flag, value in told.items())))
+    return " ".join(("vllm serve", *(f"{flag} {value}".strip() for flag, value in words.items())))
 
 
 MOST_STARTS = 100_000

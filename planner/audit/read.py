@@ -572,11 +572,11 @@ def _of_started(
         ],
     )
     facts = job_facts_of(settings, launch.family, path)
-    told: list[Setting] = []
+    mounted: list[Setting] = []
     lacking: tuple[str, ...] = ()
     if launch.family.serves:
         files = {**beside, **_mounted_files(every, launch)}
-        told = _add_option_files(facts, launch, files, file_holds=False)
+        mounted = _add_option_files(facts, launch, files, file_holds=False)
         lacking = tuple(name for name in _option_files(launch) if name and name not in files)
         doubts += [f"{name} is read by the server and was not given: name it too" for name in lacking]
     if launch.family.serves and (pool := _prompt_pool(every)):
@@ -591,7 +591,7 @@ def _of_started(
         doubts,
         settings=tuple(settings),
         flags=launch.flags,
-        options=tuple(told),
+        options=tuple(mounted),
         lacking=lacking,
         commanded=True,
     )
@@ -890,9 +890,9 @@ def _add_options(
     """Add what a file of options states; a server's command holds over it, unless it overwrites that."""
     written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
-        told = facts.by_field.get(name)
-        if family.serves and told is not None and told.value != fact.value:
-            words = f"{told.source} (line {told.line})", f"{fact.source} (in {where})"
+        commanded = facts.by_field.get(name)
+        if family.serves and commanded is not None and commanded.value != fact.value:
+            words = f"{commanded.source} (line {commanded.line})", f"{fact.source} (in {where})"
             holds, other = words[::-1] if file_holds else words
             facts.notes.append(f"{holds} holds over {other}")
             if file_holds:

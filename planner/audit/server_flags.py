@@ -263,8 +263,8 @@ def unread_flags(
     settings = tuple(settings)
     unread = [(setting, setting.is_override) for setting in settings if not is_read(setting)]
     unread += [(setting, True) for setting in options if not is_read(setting)]
-    told = [(_told_key if is_key else _told_flag)(setting, flags) for setting, is_key in unread]
-    for each in dict.fromkeys(told):
+    candidates = [(_word_of_key if is_key else _word_of_flag)(setting, flags) for setting, is_key in unread]
+    for each in dict.fromkeys(candidates):
         if each.known or flags is None:
             of_memory = flags is not None and any(_is_of(name, flags.memory) for name in each.names)
             neutral = flags is not None and any(_is_of(name, flags.neutral) for name in each.names)
@@ -272,10 +272,10 @@ def unread_flags(
             continue
         skipped = _parts(version) > _parts(flags.release) or len(kinds["unknown"]) >= MOST_COMPARED
         name = each.names[0]
-        near = [] if skipped else difflib.get_close_matches(name, sorted(each.others), 1, LEAST_LIKENESS)
-        if near and _edits(name, near[0]) <= _MOST_EDITS:
-            spelled = near[0].replace("_", "-") if flags.shortens else near[0]
-            misspelt[each.shown] = near[0] if each.is_key else _shown(spelled)
+        matches = [] if skipped else difflib.get_close_matches(name, sorted(each.others), 1, LEAST_LIKENESS)
+        if matches and _edits(name, matches[0]) <= _MOST_EDITS:
+            spelled = matches[0].replace("_", "-") if flags.shortens else matches[0]
+            misspelt[each.shown] = matches[0] if each.is_key else _shown(spelled)
         else:
             kinds["unknown"].append(each.shown)
     return Unread(
@@ -296,7 +296,7 @@ def _retired(settings: Iterable[Setting], flags: ServerFlags, version: str) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class UnreadWord:
     """A flag or a key that nothing read.
 
     Attributes:
@@ -314,31 +314,31 @@ class _Told:
     is_key: bool = False
 
 
-def _told_flag(setting: Setting, flags: ServerFlags | None) -> _Told:
+def _word_of_flag(setting: Setting, flags: ServerFlags | None) -> UnreadWord:
     """A flag of a command."""
     name, shown = setting.path[0], _shown(setting.name.partition(".")[0])
     if flags is None:
-        return _Told(shown, (name,), known=True)
-    return _Told(shown, (name,), any(_is_known(form, flags) for form in _forms(name)), flags.all)
+        return UnreadWord(shown, (name,), known=True)
+    return UnreadWord(shown, (name,), any(_is_known(form, flags) for form in _forms(name)), flags.all)
 
 
-def _told_key(setting: Setting, flags: ServerFlags | None) -> _Told:
+def _word_of_key(setting: Setting, flags: ServerFlags | None) -> UnreadWord:
     """A key of a file of options: a flag without its hyphens, or one of the engine's own tables."""
     path = tuple(part.removesuffix("[]") for part in setting.path)
     names = tuple(".".join(path[:length]) for length in range(len(path), 0, -1))
     if flags is None:
-        return _Told(names[0], names, known=True, is_key=True)
+        return UnreadWord(names[0], names, known=True, is_key=True)
     top = path[0]
     if not flags.options:
         known = any(form in flags.all for form in _forms(top))
-        return _Told(names[-1], (top,), known, flags.all, is_key=True)
+        return UnreadWord(names[-1], (top,), known, flags.all, is_key=True)
     if top not in flags.options:
-        return _Told(names[-1], (top,), known=False, others=flags.options, is_key=True)
+        return UnreadWord(names[-1], (top,), known=False, others=flags.options, is_key=True)
     keys = flags.tables.get(top)
     if keys is None or len(path) == 1 or path[1] in keys:
-        return _Told(names[0], names, known=True, is_key=True)
+        return UnreadWord(names[0], names, known=True, is_key=True)
     there = frozenset(f"{top}.{key}" for key in keys)
-    return _Told(names[-2], (names[-2],), known=False, others=there, is_key=True)
+    return UnreadWord(names[-2], (names[-2],), known=False, others=there, is_key=True)
 
 
 def _parts(version: str) -> tuple[int, ...]:

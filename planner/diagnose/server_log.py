@@ -80,13 +80,13 @@ def _seen(states: Sequence[ServerState], busy: Sequence[ServerState]) -> str:
 
 def state_words(state: ServerState) -> str:
     """A moment of a server, in words."""
-    said = [f"{state.running or 0:,.0f} requests run"]
-    said += [f"{state.waiting:,.0f} wait"] if state.waiting is not None else []
-    said += [f"{state.cache_used:.0%} of the cache in use"] if state.cache_used is not None else []
+    parts = [f"{state.running or 0:,.0f} requests run"]
+    parts += [f"{state.waiting:,.0f} wait"] if state.waiting is not None else []
+    parts += [f"{state.cache_used:.0%} of the cache in use"] if state.cache_used is not None else []
     rates = ((state.prompt_tokens_per_s, "in"), (state.output_tokens_per_s, "out"))
-    said += [f"{rate:,.0f} tokens/s {way}" for rate, way in rates if rate]
-    said += [f"{state.prefix_hits:.0%} of prompts found in the cache"] if state.prefix_hits else []
-    return ", ".join(said)
+    parts += [f"{rate:,.0f} tokens/s {way}" for rate, way in rates if rate]
+    parts += [f"{state.prefix_hits:.0%} of prompts found in the cache"] if state.prefix_hits else []
+    return ", ".join(parts)
 
 
 def server_words(log: ServerLog) -> str:

@@ -34,7 +34,7 @@ def engine_call(text: str) -> tuple[str, tuple[Setting, ...]] | None:
     for call in sorted(calls, key=lambda call: call.lineno):
         package = known.get(_dotted(call.func))
         if package is not None:
-            return package, _told(call)
+            return package, _keywords(call)
     return None
 
 
@@ -60,15 +60,15 @@ def _dotted(node: ast.expr) -> str:
     return f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def _told(call: ast.Call) -> tuple[Setting, ...]:
+def _keywords(call: ast.Call) -> tuple[Setting, ...]:
     """Keywords of a call but for tables; its first word without one is the model."""
-    told = [("model", value) for value in call.args[:1]]
-    told += [
+    keywords = [("model", value) for value in call.args[:1]]
+    keywords += [
         (keyword.arg, keyword.value)
         for keyword in call.keywords
         if keyword.arg is not None and not isinstance(keyword.value, ast.Call | ast.Dict)
     ]
-    return tuple(Setting(name=name, value=_value(value), line=value.lineno) for name, value in told)
+    return tuple(Setting(name=name, value=_value(value), line=value.lineno) for name, value in keywords)
 
 
 def _value(node: ast.expr) -> str | int | float | bool | None:

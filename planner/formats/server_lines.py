@@ -264,7 +264,7 @@ def server_log_of(text: str) -> ServerLog | None:
         of=engine,
         settings=settings,
         version=_version(lines),
-        states=tuple(ServerState(line=at, **said) for at, said in moments.items() if "running" in said),
+        states=tuple(ServerState(line=at, **state) for at, state in moments.items() if "running" in state),
         eager=_EAGER.search(text) is not None,
         error=error,
         error_line=line,

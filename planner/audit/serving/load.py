@@ -152,17 +152,20 @@ def _p99_of_share(mean: int, share: float | None) -> str | None:
 
 def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | None:
     """The load that a client is told; None where it sends all at once to a server or says no lengths."""
-    told = {**dict(_PART.findall(client.get("data", ""))), **client}
-    rate, limit = told.get("request_rate", "inf"), next((told[w] for w in _IN_FLIGHT if w in told), None)
-    if "rate" in told:  # guidellm: what it counts is another thing for each kind of load
-        kind = told.get("rate_type", told.get("profile", ""))
-        rate = told["rate"] if kind in ("constant", "poisson") else rate
-        limit = told["rate"] if kind == "concurrent" else limit
-    limit = "1" if told.get("rate_type", told.get("profile")) == "synchronous" else limit
-    if WITHIN in told:
-        limit = next((told[word] for word in _ALL_AT_ONCE if word in told), None)
+    arguments = {**dict(_PART.findall(client.get("data", ""))), **client}
+    rate, limit = (
+        arguments.get("request_rate", "inf"),
+        next((arguments[w] for w in _IN_FLIGHT if w in arguments), None),
+    )
+    if "rate" in arguments:  # guidellm: what it counts is another thing for each kind of load
+        kind = arguments.get("rate_type", arguments.get("profile", ""))
+        rate = arguments["rate"] if kind in ("constant", "poisson") else rate
+        limit = arguments["rate"] if kind == "concurrent" else limit
+    limit = "1" if arguments.get("rate_type", arguments.get("profile")) == "synchronous" else limit
+    if WITHIN in arguments:
+        limit = next((arguments[word] for word in _ALL_AT_ONCE if word in arguments), None)
     lengths = {
-        name: getattr(asked, name) or next((told[word] for word in words if word in told), None)
+        name: getattr(asked, name) or next((arguments[word] for word in words if word in arguments), None)
         for name, words in _LENGTHS.items()
     }
     flags = replace(

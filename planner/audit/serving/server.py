@@ -170,7 +170,7 @@ class Server:
     whole_prompts: bool = False
     printed: ServerLog | None = None
     beyond_machine: str = ""
-    told: Mapping[str, Scalar] = field(default_factory=dict)
+    words: Mapping[str, Scalar] = field(default_factory=dict)
     """Words of its command and its file of options, in one spelling."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
@@ -313,7 +313,7 @@ def server_of(
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,
         unread=unread,
-        told=_told(reading),
+        words=_words_of_server(reading),
         host_weights_bytes=(number(facts.value("said.cpu_offload")) or 0.0) * GIB,
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
@@ -330,8 +330,10 @@ _STORES = re.compile(r"LMCache|Offloading|SharedStorage|MooncakeStore|SimpleCPUO
 
 def _store_of_caches(reading: Reading) -> str:
     """The connector of a server that keeps its own caches elsewhere, for no other server; "" without."""
-    told = {setting.path[1:]: str(setting.value) for setting in reading.settings if setting.path[1:]}
-    connector, role = told.get(("kv_connector",), ""), told.get(("kv_role",), "")
+    connector_words = {
+        setting.path[1:]: str(setting.value) for setting in reading.settings if setting.path[1:]
+    }
+    connector, role = connector_words.get(("kv_connector",), ""), connector_words.get(("kv_role",), "")
     return connector if role == "kv_both" and _STORES.search(connector) else ""
 
 
@@ -415,7 +417,7 @@ def _unread(reading: Reading, version: str) -> Unread:
     return replace(unread, lacking=reading.lacking)
 
 
-def _told(reading: Reading) -> dict[str, Scalar]:
+def _words_of_server(reading: Reading) -> dict[str, Scalar]:
     """Words of a server's command and its file of options; of a release's values the last part of each."""
     words = (*reading.options, *reading.flags)
     if words:

@@ -66,6 +66,16 @@ def test_a_log_says_what_binds(text: str, causes: list[str]) -> None:
     assert [finding.cause for finding in server_findings(log_of(text))] == causes
 
 
+def test_the_page_shows_what_is_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of docs/diagnose.md."""
+    page = (Path(__file__).parents[5] / "docs" / "diagnose.md").read_text(encoding="utf-8")
+    path = tmp_path / "vllm.log"
+    path.write_text(moments(30, 90, 99.0), encoding="utf-8")
+    assert run(["diagnose", str(path)]) == 0
+    headline = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
+    assert f"$ plan diagnose vllm.log\n{headline}\n" in page
+
+
 def test_requests_that_lose_their_cache_are_added() -> None:
     """Each line counts its own."""
     assert log_of(RETRACTED).preemptions == 5
