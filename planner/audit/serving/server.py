@@ -170,8 +170,8 @@ class Server:
     whole_prompts: bool = False
     printed: ServerLog | None = None
     beyond_machine: str = ""
-    words: Mapping[str, Scalar] = field(default_factory=dict)
-    """Words of its command and its file of options, in one spelling."""
+    words: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
+    """Words of its command and its file of options, in one spelling; workers of two ports are alike."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
