@@ -41,8 +41,11 @@ def server_findings(log: ServerLog) -> Iterator[StepFinding]:
         yield _finding("host-bound", 0.0, "it runs without CUDA graphs, so every step waits for its launches")
     took = sum(filter(None, (log.load_s, log.init_s if log.init_s is not None else log.graph_s)))
     if took >= SLOW_START_S:
-        parts = ((log.load_s, "loading weights"), (log.init_s, "profile, compilation and warm-up"))
-        parts = (*parts, (log.graph_s, "of these its graphs" if log.init_s else "CUDA graphs"))
+        parts = (
+            (log.load_s, "loading weights"),
+            (log.init_s, "profile, compilation and warm-up"),
+            (log.graph_s, "of these its graphs" if log.init_s else "CUDA graphs"),
+        )
         words = ", ".join(f"{what} {format_seconds(seconds)}" for seconds, what in parts if seconds)
         yield _finding("slow start", 0.0, words)
 
