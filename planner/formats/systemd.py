@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-_LINE = re.compile(r"^[ \t]*(?P<key>ExecStart|Environment)=[ \t]*[-@:+!|]{0,3}(?P<value>.*)$")
-_UNIT = re.compile(r"^\[Service\][ \t]*$.{0,20000}?^[ \t]*ExecStart=", re.MULTILINE | re.DOTALL)
+_LINE = re.compile(r"^[ \t]{0,40}(?P<key>ExecStart|Environment)=[ \t]{0,40}[-@:+!|]{0,3}(?P<value>.*)$")
+_SECTION = re.compile(r"^\[Service\]", re.MULTILINE)
+_STARTS = re.compile(r"^[ \t]{0,40}ExecStart=", re.MULTILINE)
 
 
 def is_unit(text: str) -> bool:
     """Whether a text is a unit that starts something."""
-    return "ExecStart=" in text and _UNIT.search(text) is not None
+    return _SECTION.search(text) is not None and _STARTS.search(text) is not None
 
 
 def script_of_unit(text: str) -> str:

@@ -247,7 +247,8 @@ def audited_pools(
 def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
     """What makes a server slow whatever it is sent: tensor parallelism over hosts, variables of its files."""
     hierarchy = started_deployment(server).hierarchy
-    yield from spanned(server, hierarchy)
+    if not server.beyond_machine:  # what does not start spans nothing
+        yield from spanned(server, hierarchy)
     ranks = server.layout.num_gpus
     each = min(server.host_gpus or hierarchy.gpus_per_node, hierarchy.gpus_per_node)
     shared, several, peers = min(ranks, each) > 1, ranks > each, hierarchy.gpu.peer_to_peer

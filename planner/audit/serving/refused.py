@@ -51,7 +51,7 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     model, layout = server.model, server.layout
     heads = model.num_attention_heads
     if HEADS.rest(heads, layout.tp):
-        yield HEADS.says(heads, layout.tp), f"set tp {HEADS.largest(heads, layout.tp)}"
+        yield HEADS.says(heads, layout.tp), f"set tp {_most_ranks(heads, layout.tp)}"
     if layout.pp > model.num_layers:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
     yield from _cut_blocks(server)
@@ -60,6 +60,16 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     yield from _lacking_formats(server)
     yield from _drafting_stages(server)
     yield from broken_ranks(server.adapters, serving_stack(server.engine))
+
+
+def _most_ranks(heads: int, tp: int) -> int:
+    """The most ranks up to tp that heads divide by and that fill its GPUs, or are a power of two.
+
+    >>> _most_ranks(28, 8), _most_ranks(32, 3), _most_ranks(25, 8)
+    (4, 2, 1)
+    """
+    powers = (2**power for power in range(tp.bit_length()) if HEADS.rest(heads, 2**power) == 0)
+    return max(HEADS.largest(heads, tp), *powers)
 
 
 EIGHT_BIT = (8, 9)
