@@ -69,7 +69,8 @@ def _most_ranks(heads: int, tp: int) -> int:
     (4, 2, 1)
     """
     powers = (2**power for power in range(tp.bit_length()) if HEADS.rest(heads, 2**power) == 0)
-    return max(HEADS.largest(heads, tp), *powers)
+    most: int = max(HEADS.largest(heads, tp), *powers)
+    return most
 
 
 EIGHT_BIT = (8, 9)
