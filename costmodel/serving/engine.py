@@ -195,6 +195,12 @@ class ServingStack:
     """How it lays compressed keys in its pool; None where each layer keeps what it needs."""
     state_block_tokens: int = 0
     """Tokens by which a block grows until its keys take what a recurrent state takes; 0: none does."""
+    all_layers_since: str = ""
+    """First version that asks every stage's cache for a longest request of all layers; empty if none does."""
+    all_layers_before: str = ""
+    """First version after it that asks for the stage's own layers again."""
+    asks_all_layers: bool = False
+    """Whether this version asks for all layers."""
     batches_in_flight: int = 1
     """Steps whose tokens its windows hold at once."""
     batches_in_flight_since: str = ""
@@ -266,6 +272,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
+    if is_before(version, stack.all_layers_before) and not is_before(version, stack.all_layers_since):
+        stack = replace(stack, asks_all_layers=True)
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
     if is_before(version, stack.earlier_defaults_before):

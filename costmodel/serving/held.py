@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.serving.deployment import Deployment
+from costmodel.serving.deployment import Deployment, layers_of_stages, stages_of
 from costmodel.serving.engine import scheduler_default
-from costmodel.serving.memory import cache_left_bytes, kv_bytes_per_token, memory_breakdown
+from costmodel.serving.memory import (
+    cache_left_bytes,
+    kv_bytes_per_token,
+    memory_breakdown,
+    scarcest_stage,
+)
 
 MOST_BATCH = 512
 """Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
@@ -29,6 +34,8 @@ class HeldCache:
         beside_bytes: What the engine and a step's activations take.
         longest: Tokens of the longest request that the server takes.
         request_bytes: Cache of one such request.
+        asked_share: What the engine asks of the cache for one at its start, over that: more than 1 where it
+            asks a stage for all layers.
     """
 
     weights_bytes: float
@@ -36,6 +43,7 @@ class HeldCache:
     beside_bytes: float
     longest: int
     request_bytes: float
+    asked_share: float = 1.0
 
     @property
     def cache_tokens(self) -> int:
@@ -49,8 +57,8 @@ class HeldCache:
 
     @property
     def longest_tokens(self) -> int:
-        """The longest request that it holds, up to what the server takes."""
-        return max(min(self.cache_tokens, self.longest), 0)
+        """The longest request that it holds and its engine lets in, up to what the server takes."""
+        return max(min(int(self.cache_tokens / self.asked_share), self.longest), 0)
 
 
 def most_requests(deployment: Deployment) -> int:
@@ -67,7 +75,7 @@ def sampled_requests(deployment: Deployment, max_batch: int | None) -> int:
 def held_cache(
     deployment: Deployment, *, token_budget: int, max_batch: int | None, longest: int, shortens: bool = False
 ) -> HeldCache:
-    """What a GPU of a server holds.
+    """What a GPU of a server holds; where its stages are not alike, one of the scarcest.
 
     Args:
         deployment: The server, its engine with its memory setting.
@@ -77,6 +85,8 @@ def held_cache(
         shortens: Whether the engine takes for that what its cache holds, where that is less.
     """
     sampled = sampled_requests(deployment, max_batch)
+    replica = deployment
+    deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=sampled)
     parts = memory_breakdown(deployment, token_budget=token_budget, max_batch=sampled)
     cache = cache_left_bytes(deployment, token_budget=token_budget, max_batch=sampled)
     in_flight = tokens_in_flight(deployment, token_budget)
@@ -88,7 +98,23 @@ def held_cache(
         beside_bytes=parts.overhead_bytes + parts.activations_bytes,
         longest=longest,
         request_bytes=longest * kv_bytes_per_token(deployment, longest, in_flight),
+        asked_share=_asked_share(replica, cache, token_budget, sampled),
     )
+
+
+def _asked_share(replica: Deployment, cache_bytes: float, token_budget: int, max_batch: int) -> float:
+    """What an engine that asks every stage for all layers asks of the scarcest one, over its own layers.
+
+    It compares a request of all layers with the least cache of all stages.
+    """
+    if not replica.stack.asks_all_layers or replica.layout.pp == 1 or cache_bytes <= 0:
+        return 1.0
+    stages = stages_of(replica)
+    scarcest = scarcest_stage(replica, token_budget=token_budget, max_batch=max_batch)
+    least = min(cache_left_bytes(each, token_budget=token_budget, max_batch=max_batch) for each in stages)
+    layers = layers_of_stages(replica)
+    own = max(layers) if scarcest.stage is None else layers[scarcest.stage]
+    return replica.model.num_layers / own * cache_bytes / max(least, 1.0)
 
 
 def tokens_in_flight(deployment: Deployment, token_budget: int) -> int:

@@ -23,7 +23,8 @@ from costmodel.serving.deployment import (
     draft_of,
     drafter_of,
     is_as_published,
-    stage_layers,
+    layers_of_stages,
+    stages_of,
     stored_bytes,
     weight_bytes,
 )
@@ -45,17 +46,34 @@ def weights_bytes(deployment: Deployment) -> float:
     """Bytes of weights on the fullest GPU of a replica, those of its drafter among them.
 
     Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
-    split over tp; a tied matrix is stored once without a pipeline).
+    split over tp; a tied matrix is stored once without a pipeline). Of a stage that is looked at, its own.
     """
-    model, layout = deployment.model, deployment.layout
+    model, layout, stage = deployment.model, deployment.layout, deployment.stage
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
-    layers = stage_layers(model, layout.pp)
+    layers = layers_of_stages(deployment)
     drafts = draft_weights_bytes(deployment)
     if layout.pp == 1:
         return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts
+    last = layout.pp - 1
+    if stage is not None:
+        return layers[stage] * per_layer + vocabulary * (stage in (0, last)) + drafts * (stage == last)
     outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
     return max(outer_stage, max(layers) * per_layer)
+
+
+def scarcest_stage(deployment: Deployment, *, token_budget: int, max_batch: int) -> Deployment:
+    """The stage whose cache holds the fewest tokens, of a replica whose stages are not alike; else itself.
+
+    Engines give every stage as many pages as the scarcest one has (vLLM, `get_kv_cache_configs`; SGLang takes
+    the least of all ranks).
+    """
+
+    def tokens(stage: Deployment) -> float:
+        left = cache_left_bytes(stage, token_budget=token_budget, max_batch=max_batch)
+        return left / kv_bytes_per_token(stage)
+
+    return min(stages_of(deployment), key=tokens) if deployment.layout.is_uneven else deployment
 
 
 def draft_weights_bytes(deployment: Deployment) -> float:
@@ -130,9 +148,10 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf"), in
         run.count * kept_bytes(deployment, run.kind, length, in_flight) for run in layer_runs(model)
     )
     kept /= length
-    fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
+    layers, stage = layers_of_stages(deployment), deployment.stage
+    held = max(layers) if stage is None else layers[stage]
     drafts = kv_bytes_per_token(draft, context, in_flight) if draft is not None else 0.0
-    return kept * fullest + drafts
+    return kept * (held / model.num_layers) + drafts
 
 
 def kv_capacity_tokens(
@@ -143,7 +162,8 @@ def kv_capacity_tokens(
     memory_fraction: float | None = None,
     context: float,
 ) -> int:
-    """Tokens the KV cache of one replica holds (0 when the weights leave no room)."""
+    """Tokens the KV cache of one replica holds, by its scarcest stage (0 when weights leave no room)."""
+    deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     parts = memory_breakdown(
         deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction
     )
@@ -158,8 +178,9 @@ def host_cache_tokens(deployment: Deployment, context: float) -> float:
 
     Every rank copies its own part, heads that several ranks hold as many times.
     """
-    ranks = deployment.layout.tp * deployment.layout.pp
-    return deployment.host_cache_bytes / (kv_bytes_per_token(deployment, context) * ranks)
+    stages, tp = stages_of(deployment), deployment.layout.tp
+    each = tp * deployment.layout.pp // len(stages)
+    return deployment.host_cache_bytes / (each * sum(kv_bytes_per_token(stage, context) for stage in stages))
 
 
 def host_read_s_per_token(deployment: Deployment, context: float) -> float:
@@ -182,7 +203,11 @@ def host_read_s_per_token(deployment: Deployment, context: float) -> float:
 def memory_breakdown(
     deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None
 ) -> MemoryBreakdown:
-    """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves."""
+    """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves.
+
+    Where stages are not alike, of the one whose cache holds the fewest tokens.
+    """
+    deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
     cache = _left_bytes(deployment, weights, activations, memory_fraction)
@@ -199,6 +224,8 @@ def memory_breakdown(
 
 def cache_left_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes that the fullest GPU has left for a cache; below 0 by what it lacks."""
+    if deployment.layout.is_uneven and deployment.stage is None:
+        deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
     return _left_bytes(deployment, weights_bytes(deployment), activations, None)
 

@@ -18,7 +18,7 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.adapters import adapters_s
-from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
+from costmodel.serving.deployment import Deployment, dtype_of, stages_alike, weight_bytes
 from costmodel.serving.experts import routed_experts
 from costmodel.serving.mixers import decode_core_s, mixer_products, prefill_core_s, streams_s
 from topology.base.arrays import Floats
@@ -46,7 +46,7 @@ def linear_s(
     Without `shared`, what the attention ranks do together is left out: routed experts and the way to them.
     """
     m = np.asarray(tokens, dtype=np.float64)
-    stack, share = deployment.stack, 1 / deployment.layout.pp
+    stack, share = deployment.stack, 1 / stages_alike(deployment)
     total, launches = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
@@ -263,11 +263,11 @@ def decode_attention_s(
     cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
 ) -> Floats:
     """Seconds of the cores of one stage, `batch` requests per rank with `context` tokens each."""
-    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    model, stages, stack = deployment.model, stages_alike(deployment), deployment.stack
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
     for run in layer_runs(model):
-        total = total + decode_core_s(cal, deployment, run.kind, batch, context) * run.count / layout.pp
-    joined = model.num_layers / layout.pp * joining_s(cal, deployment, batch)
+        total = total + decode_core_s(cal, deployment, run.kind, batch, context) * run.count / stages
+    joined = model.num_layers / stages * joining_s(cal, deployment, batch)
     return (total + joined) * stack.kernel_level
 
 
@@ -296,14 +296,14 @@ def prefill_attention_s(
 
     Ranks that hold a part of the tokens each gather what is cached of the `past` ones first.
     """
-    model, layout = deployment.model, deployment.layout
+    model, layout, stages = deployment.model, deployment.layout, stages_alike(deployment)
     total = np.zeros(np.broadcast(np.asarray(query), np.asarray(past)).shape)
     for run in layer_runs(model):
-        total = total + prefill_core_s(cal, deployment, run.kind, query, past) * run.count / layout.pp
+        total = total + prefill_core_s(cal, deployment, run.kind, query, past) * run.count / stages
     if layout.dcp > 1:
         cached = np.asarray(past) * model.attention.cached_numbers(layout.tp) * deployment.kv_bytes
         gathered = collective_time(cal, deployment.hierarchy, "all_gather", cached, layout.dcp, 1)
-        total = total + gathered * model.num_layers / layout.pp
+        total = total + gathered * model.num_layers / stages
     return total * deployment.stack.kernel_level
 
 

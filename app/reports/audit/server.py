@@ -97,7 +97,8 @@ def _started(audit: ServingAudit) -> Pairs:
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
         guess = "" if server.knows_gpu else ", which no file names (--gpu)"
-        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}{guess}"))
+        on = server.gpus_in_words if prefill is None else f"{audit.num_gpus} × {server.gpu}"
+        pairs.append(("on", f"{on}{guess}"))
         pairs.append(("model", server.model.name))
     wrongs: list[tuple[str, str]] = []
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
@@ -201,7 +202,7 @@ def _slow(audit: ServingAudit, load: LoadAudit) -> str:
     """What was measured beside what is predicted, and where to look."""
     figures, server = load.load.figures, audit.server
     many = f"a burst of {figures.burst}" if figures is not None and figures.burst else _load_words(load)
-    kind = "" if server is None else f" on {server.gpu}"
+    kind = "" if server is None else f" on {' + '.join(server.kinds)}"
     guessed = ", which no file names (--gpu)" if server is not None and not server.knows_gpu else ""
     slow = load.slowness
     if slow is None:
@@ -407,7 +408,7 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         if server is None
         else {
             "model": server.model.name,
-            "gpu": server.gpu,
+            "gpu": ",".join(server.kinds),
             "num_gpus": server.num_gpus,
             "replicas": server.replicas,
             "layout": server.layout.label,

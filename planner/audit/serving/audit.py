@@ -360,7 +360,8 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     if _refused_prompt(server, request.job.input_tokens):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running(cal, server, request, hierarchy, asked.trace)
-    best, none = _best(asked) if load.compares else (None, ())
+    alike = not server.layout.gpus  # no fleet of unlike stages is searched
+    best, none = _best(asked) if load.compares and alike else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"

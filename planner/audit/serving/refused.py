@@ -15,6 +15,7 @@ from planner.audit.serving.server import Server
 from planner.serving.infeasible import serves_weights
 from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
+from topology.hardware.gpu import Gpu
 
 _KEEPS_EXPERTS_WHOLE = {"vllm": "--enable-expert-parallel", "sglang": "--ep-size {tp}"}
 """What deals whole experts to ranks, of the engines that refuse a part of a block of scales."""
@@ -69,8 +70,13 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
     """Weights and products in a format that the GPU lacks, by the laws of `plan serve`."""
     if not server.knows_gpu:
         return
-    gpu, stack = gpus()[server.gpu], serving_stack(server.engine)
-    generation = generation_of(gpu)
+    for kind in server.kinds:
+        yield from _formats_that_lack(server, gpus()[kind])
+
+
+def _formats_that_lack(server: Server, gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """The same of one of its kinds of GPU."""
+    stack, generation = serving_stack(server.engine), generation_of(gpu)
     if not serves_weights(stack, gpu, server.weights):
         lacks = f"{gpu.name} does not multiply in {server.weights}"
         yield (

@@ -16,6 +16,8 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
         yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
     if server.beyond_machine:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
+    if server.broken_stages:
+        yield server.broken_stages, "give every stage a number of layers, all of the model's between them"
     yield from _short_steps(server)
 
 

@@ -23,7 +23,6 @@ from costmodel.serving.deployment import (
     ServingLayout,
     Weights,
     published_weights,
-    stage_layers,
 )
 from costmodel.serving.engine import serving_stack
 from planner.audit.facts import JobFacts
@@ -34,12 +33,12 @@ from planner.audit.serving.configured import configured_model
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
+from planner.audit.serving.stages import fitting_order, kinds_of_stages, with_layers
 from planner.formats.server_lines import ServerLog
 from planner.formats.settings import Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
-from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu
 
@@ -169,6 +168,8 @@ class Server:
     whole_prompts: bool = False
     printed: ServerLog | None = None
     beyond_machine: str = ""
+    broken_stages: str = ""
+    """Why the engine refuses the layers that its stages are given; "" where it takes them."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -181,6 +182,19 @@ class Server:
             )
         flags = ", ".join(self.unread.uncounted)
         return f"a server without {flags}, which nothing reads" if flags else ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its GPUs, each once."""
+        return tuple(dict.fromkeys(self.layout.gpus)) or (self.gpu,)
+
+    @property
+    def gpus_in_words(self) -> str:
+        """How many GPUs of which kinds."""
+        if not self.layout.gpus:
+            return f"{self.num_gpus} × {self.gpu}"
+        each = self.replicas * self.layout.stage_gpus
+        return " + ".join(f"{each * self.layout.gpus.count(kind)} × {kind}" for kind in self.kinds)
 
     @property
     def num_gpus(self) -> int:
@@ -243,12 +257,15 @@ def server_of(
     engine = serving_stack(reading.family.name)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
         return Unknown(missing=(UNPRICED,))
-    if uneven := _uneven_stages(reading, spec):
-        return Unknown(missing=(uneven,))
-    if cluster:
-        gpu = named_cluster(cluster).gpu.name
-    kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
     layout, replicas = _split(engine.name, facts, spec)
+    layout, broken_stages = with_layers(layout, engine.name, reading.variables, spec)
+    weights = _weights(facts, named, spec, assumed)
+    kinds = kinds_of_stages(gpu, cluster, layout)
+    if not kinds and len(reading.gpus) == layout.pp > 1:
+        kinds = fitting_order(spec, engine.name, weights, layout, reading.gpus)
+        assumed.append(f"stages on {', '.join(kinds)}, by their layers: no file says the order (--gpu a,b)")
+    layout = replace(layout, gpus=kinds) if len(kinds) > 1 else layout
+    kind = kinds[0] if kinds else _gpu(reading, assumed)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
     if engine.name == "sglang":
         budget = budget and max(budget // layout.attention_dp, 1)
@@ -274,7 +291,7 @@ def server_of(
         gpu=kind,
         layout=layout,
         replicas=replicas,
-        weights=_weights(facts, named, spec, assumed),
+        weights=weights,
         kv_dtype="fp8" if "fp8" in cache_format else "bf16",
         memory_fraction=memory,
         max_batch=sequences,
@@ -285,7 +302,7 @@ def server_of(
         assumed=tuple(assumed),
         slow=(eager,) if facts.truth("said.eager") else (),
         checkpoint=named,
-        knows_gpu=bool(gpu) or len(reading.gpus) == 1,
+        knows_gpu=bool(kinds) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         stretches=_stretches(reading),
         knows_positions=knows,
@@ -295,7 +312,7 @@ def server_of(
         cuts_prompts=facts.truth("said.cuts_prompts") is True,
         adapters=adapters_of(reading, spec, engine),
         host_gpus=_host_gpus(facts, layout),
-        cluster=cluster or "",
+        cluster="" if layout.gpus else cluster or "",
         version=version,
         drafter=drafts[0],
         draft_tokens=drafts[1],
@@ -307,6 +324,7 @@ def server_of(
         whole_prompts=bool(facts.truth("said.whole_prompts")),
         printed=reading.served,
         beyond_machine=beyond,
+        broken_stages=broken_stages,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
@@ -386,25 +404,6 @@ def _positioned(spec: ModelSpec, model: str, named: str) -> tuple[ModelSpec, boo
         spec = replace(spec, max_sequence_length=exact[0].max_sequence_length)
         return spec, knows_positions(named, spec)
     return spec, knows_positions(model or named, spec)
-
-
-_STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")
-"""Variables with the layers of every pipeline stage, in commas."""
-
-
-def _uneven_stages(reading: Reading, model: ModelSpec) -> str:
-    """What a price lacks where a variable gives the stages other layers than an even split; else ""."""
-    for name in _STAGES:
-        if (setting := reading.variables.get(name)) is None:
-            continue
-        layers = [whole_or_none(part) for part in str(setting.value).split(",")]
-        even = stage_layers(model, len(layers))
-        if sorted(layer or 0 for layer in layers) != sorted(even):
-            return (
-                f"a pipeline of even stages: {name}={shown(setting.value)} gives them other layers than "
-                f"{','.join(map(str, even))}, and neither that nor unlike GPUs in one replica are priced"
-            )
-    return ""
 
 
 def as_planned(server: Server, request: ServingRequest) -> ServingRequest:

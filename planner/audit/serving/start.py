@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
-from costmodel.serving.deployment import Deployment, is_as_published, weight_bytes
+from costmodel.serving.deployment import Deployment, is_as_published, layers_of_stages, weight_bytes
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
-from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
-from costmodel.serving.memory import tile_share
+from costmodel.serving.held import (
+    HeldCache,
+    held_cache,
+    longest_held,
+    sampled_requests,
+    tokens_in_flight,
+)
+from costmodel.serving.memory import scarcest_stage, tile_share
+from costmodel.serving.partition import roomiest_layers
 from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
 from planner.audit.serving.server import Server
+from planner.audit.serving.stages import partition_words, roomier
 from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of
 from topology.base.units import format_bytes
@@ -42,6 +50,7 @@ class Start(HeldCache):
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
+        scarcest: The stage that is told of, where stages are not alike, in words; else "".
         refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
 
@@ -56,6 +65,7 @@ class Start(HeldCache):
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
+    scarcest: str = ""
     refusal: BrokenLaw | None = None
 
     @property
@@ -76,7 +86,7 @@ class Start(HeldCache):
     @property
     def _needed_bytes(self) -> float:
         """Cache without which the engine refuses to start."""
-        return self.request_bytes if self.refuses else 0.0
+        return self.request_bytes * self.asked_share if self.refuses else 0.0
 
     @property
     def holds(self) -> bool:
@@ -120,6 +130,11 @@ class Start(HeldCache):
         )
         if not self.knows_longest:
             why += "; its length is a guess, that of another checkpoint of this shape"
+        if not self.holds and self.asked_share > 1:
+            why += (
+                f"; this release asks every stage for all layers of a request, so that "
+                f"{self.longest_tokens:,} tokens start (vLLM pull 33698 mends it)"
+            )
         if self.cache_bytes <= 0:
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
             why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
@@ -138,8 +153,9 @@ class Start(HeldCache):
         without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         guessed = "" if self.knows_longest else ", a guess"
         return (
-            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; maximum concurrency for "
-            f"{self.longest:,} tokens a request{guessed}: {max(self.concurrency, 0.0):.2f}x{without}"
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}, {tokens}; "
+            f"maximum concurrency for {self.longest:,} tokens a request{guessed}: "
+            f"{max(self.concurrency, 0.0):.2f}x{without}"
         )
 
 
@@ -149,7 +165,36 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
     start = replace(start, refusal=refusal_of(server))
     if (start.refusal is not None and start.refusal.certain) or (start.holds and start.concurrency >= 1):
         return start
-    return replace(start, remedy=_remedy(server, request, hierarchy))
+    remedy = _remedy(server, request, hierarchy)
+    split = roomier_split(server, request, hierarchy)
+    if split is None:
+        return replace(start, remedy=remedy)
+    held = _start_as_given(split, request, hierarchy)
+    layers = (
+        f"{partition_words(server.engine, split.layout.layers)}, with which it holds {held.cache_tokens:,}"
+    )
+    return replace(start, remedy=f"{remedy}, or set {layers}" if remedy else f"set {layers} tokens")
+
+
+def roomier_split(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Server | None:
+    """The server with the layers of each stage that hold most tokens; None where its own hold as many."""
+    if not roomier(server.layout, server.engine):
+        return None
+    deployment = server_deployment(server, request, hierarchy)
+    step = {
+        "token_budget": server_budget(server, deployment),
+        "max_batch": sampled_requests(deployment, server.max_batch),
+    }
+    layers = roomiest_layers(deployment, **step)
+    if not layers:
+        return None
+    other = replace(server, layout=replace(server.layout, layers=layers))
+    before, after = (_start_as_given(each, request, hierarchy).cache_tokens for each in (server, other))
+    return other if after > (1 + LEAST_ROOM) * max(before, 0) else None
+
+
+LEAST_ROOM = 0.02
+"""Share of tokens that other layers of the stages hold more, at least, to be told."""
 
 
 def _logged(server: Server, start: Start) -> Start:
@@ -227,9 +272,13 @@ def _lengths(
 ) -> tuple[int, int]:
     """The longest request of a server in whole thousands, by the estimate and with less cache than that."""
     deployment = server_deployment(server, request, hierarchy)
-    in_flight = tokens_in_flight(deployment, server_budget(server, deployment))
+    budget = server_budget(server, deployment)
+    in_flight = tokens_in_flight(deployment, budget)
+    sampled = sampled_requests(deployment, server.max_batch)
+    deployment = scarcest_stage(deployment, token_budget=budget, max_batch=sampled)
 
     def whole_thousands(cache_bytes: float) -> int:
+        cache_bytes /= held.asked_share
         tokens = longest_held(deployment, cache_bytes, held.longest, in_flight)
         return tokens if tokens == held.longest else 1024 * (tokens // 1024)
 
@@ -265,9 +314,21 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         knows_longest=server.knows_positions or server.longest is not None or server.fits_length,
         refuses=stack.refuses_long_context and not server.fits_length,
         wide=_wide_words(deployment),
+        scarcest=_scarcest_words(server, deployment),
         wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _scarcest_words(server: Server, deployment: Deployment) -> str:
+    """Which stage holds fewest tokens, with its layers and GPU; "" where stages are alike."""
+    step = server_budget(server, deployment), sampled_requests(deployment, server.max_batch)
+    place = scarcest_stage(deployment, token_budget=step[0], max_batch=step[1]).stage
+    if place is None:
+        return ""
+    layers, layout = layers_of_stages(deployment)[place], server.layout
+    on = f" on {layout.gpus[place]}" if layout.gpus else ""
+    return f" of stage {place + 1} of {layout.pp}, the scarcest ({layers} layers{on})"
 
 
 def _as_stated(server: Server, held: HeldCache) -> HeldCache:
