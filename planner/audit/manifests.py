@@ -26,12 +26,20 @@ def script_of(settings: Sequence[Setting]) -> str:
     """
     commands: list[tuple[int, str, str]] = []
     begins, behind = "", _behind_images(settings)
-    for setting in settings:
+    rests_first, closed = "", False
+    for before_it, setting in zip((None, *settings), settings, strict=False):
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
             continue
+        adjacent = before_it is not None and before_it.name.removesuffix("[]") == rests_first
+        if adjacent and rests_first == f"{outer}.args" and key.removesuffix("[]") == "command":
+            line, _, rest = commands.pop()  # of a container whose keys are sorted
+            commands.append((line, outer, f"{setting.value} {rest}"))
+            rests_first, closed = "", True
+            continue
         if (
             commands
+            and not closed
             and commands[-1][1] == outer
             and (key.startswith(_RESTS) or begins == f"{outer}.entrypoint")
         ):
@@ -39,6 +47,7 @@ def script_of(settings: Sequence[Setting]) -> str:
             commands.append((line, outer, f"{before} {setting.value}"))
         else:
             commands.append((setting.line, outer, setting.value))
+            closed, rests_first = False, setting.name.removesuffix("[]") if key.startswith(_RESTS) else ""
             begins = setting.name.removesuffix("[]")
             if begins in behind and not _PROGRAM.match(setting.value.strip()):
                 commands[-1] = (setting.line, outer, f"{_OF_IMAGE} {setting.value.strip()}")

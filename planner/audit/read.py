@@ -83,7 +83,7 @@ _OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
 """A line of YAML."""
 FILE_OF_ROUTER = re.compile(r"^\s*(?P<phase>context|generation)_servers:", re.MULTILINE)
 """Keys of the file of TensorRT-LLM's router of two pools, below which the servers of a phase stand."""
-OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
+OPTION_FILES = ("config", "extra_llm_api_options", "extra_engine_args", "config_file")
 """Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
@@ -174,14 +174,19 @@ def text_of(path: str) -> tuple[str, str]:
     return text, f"{Path(path).name}: {ends} are not read; lines behind them are counted without them"
 
 
-def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
+def read_texts(
+    files: Mapping[str, str], given: Mapping[str, str] | None = None, *, mounts: bool = True
+) -> Reading:
     """Read texts that together describe one job; what they name is never opened.
 
     Args:
         files: Text of every file, by a name like those of `read_files`.
         given: Variables of the environment that scripts read.
+        mounts: Whether configurations of ConfigMaps count that commands name.
     """
     _require_few(tuple(files))
+    mounted = mounted_files(files) if mounts else {}
+    files = {**files, **mounted}
     texts = {name: _cleaned(name, text) for name, text in files.items()}
     if not any(text.strip() for text in texts.values()):
         raise _no_job(texts, "nothing is written there")
@@ -197,6 +202,7 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
+    readings = _with_options(readings, texts, given or {})
     if written := _written_files(texts, readings, given or {}):
         return read_texts({**files, **written}, given)
     _require_step(readings, texts)
@@ -208,7 +214,49 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     for name, text in texts.items():
         if whole.kinds.get(name.partition("::")[0]) != "log":
             whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
+    whole.kinds = {name: kind for name, kind in whole.kinds.items() if name not in mounted}
     return whole
+
+
+def _with_options(
+    readings: Sequence[Reading], texts: Mapping[str, str], given: Mapping[str, str]
+) -> list[Reading]:
+    """Readings; a file of options that a server's command names has the words of that server."""
+    told = {
+        Path(str(setting.value)).name: reading.family
+        for reading in readings
+        if reading.family.serves
+        for setting in reading.settings
+        if setting.path[-1].replace("-", "_") in OPTION_FILES
+    }
+    return [
+        _of_configuration(name, "", texts[name], reading.kinds[name], given, told[Path(name).name])
+        if len(reading.kinds) == 1
+        and (name := next(iter(reading.kinds))) in texts
+        and Path(name).name in told
+        and not reading.family.serves
+        and reading.kinds[name] in ("yaml", "json", "toml")
+        else reading
+        for reading in readings
+    ]
+
+
+def mounted_files(texts: Mapping[str, str]) -> dict[str, str]:
+    """Configurations that ConfigMaps of manifests hold and commands beside them name, by their names."""
+    mounted: dict[str, str] = {}
+    for name, text in texts.items():
+        if "kind: ConfigMap" not in text or kind_of(text, name) != "yaml":
+            continue
+        try:
+            settings = yaml_settings(text, name)
+        except InputError:
+            continue
+        for setting in settings:
+            table, _, file = setting.name.partition("data.")
+            named = not table and re.fullmatch(r"[\w.-]+\.ya?ml", file) is not None
+            if named and file not in texts and re.search(rf"/{re.escape(file)}(?![\w.])", text):
+                mounted[file] = str(setting.value)
+    return dict(list(mounted.items())[: max(0, MOST_FILES - len(texts))])
 
 
 _WRITTEN = re.compile(r">\s*(?P<name>[\w./-]{1,80}\.(?:ya?ml|toml))")
@@ -501,6 +549,11 @@ def _of_configuration(
             settings=tuple(settings),
             flags=launch.flags,
             commanded=True,
+            variables={
+                name: Setting(name=name, value=value, line=0)
+                for name, value in variables_of(every).items()
+                if launch.family.serves
+            },
         )
     family = package or family_of(settings) or _by_name(settings)
     flags = flags_of_release(settings) if family.serves else ()

@@ -948,6 +948,11 @@ def _value(name: str, names: Variables, line: int) -> _Expansion:
     return _Expansion(texts[:1] if name in names.arrays else texts)
 
 
+_KEYS = re.compile(r"!(\w+)\[[@*]\]")
+_KEYED = re.compile(r"\[(\w+)\]=")
+"""The keys of an array, and a part of one that has keys."""
+
+
 def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansion:
     """What stands between ``${`` and ``}``."""
     if inside.startswith("#"):
@@ -963,6 +968,8 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansi
         return _Expansion((Text(str(count), line),))
     if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
         return _value(named, names, line)
+    if (array := _KEYS.fullmatch(inside)) is not None:
+        return _keys_of(array[1], names, line)
     match = _SPECIAL.fullmatch(inside)
     if match is None:
         return _Expansion((Text(UNKNOWN, line),))
@@ -979,6 +986,17 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansi
         inside_it = number is not None and 0 <= number < len(values)
         return _Expansion((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
     return _modified(name, values, rest, names, line, depth)
+
+
+def _keys_of(name: str, names: Variables, line: int) -> _Expansion:
+    """The keys of an array, or the numbers of its parts: ``${!name[@]}``."""
+    held = names.values.get(name) if name in names.arrays else None
+    if held is None or not all(part.known for part in held):
+        names.causes.add(name)
+        return _Expansion((Text(UNKNOWN, line),))
+    keyed = [_KEYED.match(part.text) for part in held]
+    parts = (str(at) if key is None else key[1] for at, key in enumerate(keyed))
+    return _Expansion(tuple(Text(part, line) for part in parts), listed=True)
 
 
 MOST_PARTS = 300
@@ -1057,7 +1075,8 @@ class Started:
     """A command that a script would start.
 
     `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken;
-    `components` are those of a heterogeneous job that its step is told to run on.
+    `components` are those of a heterogeneous job that its step is told to run on. `loops` are those
+    around it, of which the first round is followed, each with its place and how many rounds it has.
     """
 
     words: tuple[Text, ...]
@@ -1065,6 +1084,7 @@ class Started:
     sure: bool
     line: int
     components: tuple[int, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -1334,6 +1354,8 @@ class _Follower:
         self.expanded = 0
         self.sure = True
         self.calls = 0
+        self.loops: list[tuple[int, int]] = []
+        self.loops_met = 0
         self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
@@ -1421,7 +1443,11 @@ class _Follower:
             if len(words) > 1:
                 self.script.branches.append((words[0].line, frozenset((loop.name,))))
         before = len(self.output or ())
+        known = words and not any(UNKNOWN in text.text for text in words)
+        self.loops_met += 1
+        self.loops.append((self.loops_met, len(words) if known else 1))
         self.run(loop.body, names)
+        self.loops.pop()
         if self.output is not None and len(words) != 1:
             self.output[before:] = [UNKNOWN]
 
@@ -1584,13 +1610,15 @@ class _Follower:
                 result.append(word)
         return result
 
-    def read_document(self, texts: list[Text], names: Variables) -> None:
+    def read_document(self, texts: list[Text], names: Variables, cut: str = "") -> None:
         """``read -d '' NAME << EOF``: the whole here-document; ``read A B <<< "1 2"``: its words.
 
-        What else is read nobody gave.
+        They are cut at spaces, or at the characters of ``IFS`` before it. What else is read nobody gave.
         """
         given, self.here_string = self.here_string, None
         if given is not None:
+            for mark in cut:
+                given = given.replace(mark, " ")
             self.read_words(
                 [text for text in texts[1:] if not text.text.startswith("-")], given, texts, names
             )
@@ -1629,7 +1657,8 @@ class _Follower:
             self.call(texts, names)
             return True
         if first == "read" and rest:
-            self.read_document(texts, names)
+            ifs = assigned.get("IFS")
+            self.read_document(texts, names, cut="" if ifs is None else ifs.text.strip())
             return True
         if first == "let":
             return self.computed(" ".join(text.text for text in rest), names)
@@ -1639,7 +1668,9 @@ class _Follower:
             return True
         outer = self.components
         self.components = components_of_step([text.text for text in texts]) or outer
-        self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line, self.components))
+        self.script.started.append(
+            Started(tuple(texts), assigned, self.sure, texts[0].line, self.components, tuple(self.loops))
+        )
         inside = slurm_variables(directives_of(self.script, self.components)) if self.components else {}
         before = {name: names.values.get(name) for name in inside}
         names.values |= {name: (Text(value, 0),) for name, value in inside.items()}

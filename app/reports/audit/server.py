@@ -63,9 +63,11 @@ def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
     served = audit.reading.served
-    refused = any(start.starts is False for start in audit.starts) or (served is not None and served.stopped)
+    refused = audit.refused or (served is not None and served.stopped)
     does = "does" if audit.prefill is None else "do"
     verdict = f", which {does} not start" if refused else ""
+    if audit.refused and not any(start.starts is False for start in audit.starts):
+        verdict = ", which do not work together"
     if (slow := audit.slowest) is not None and slow.slowness is not None:
         parts = {"requests": "", "token": " per token", "first token": " to the first token"}
         verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
@@ -108,6 +110,10 @@ def _started(audit: ServingAudit) -> Pairs:
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
         if start.estimate:
             pairs.append(("estimate", start.estimate))
+    wrongs += [
+        ("pools", f"{'' if law.certain else 'they may not work together: '}{law.why}: {law.fix}")
+        for law in audit.broken
+    ]
     if server is None and (stopped := stopped_by(audit.reading.served)) is not None:
         pairs[:0] = [("start", f"the server does not start: {stopped[0]}: {stopped[1]}")]
     if state := state_of(audit.reading.served):
@@ -439,11 +445,24 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
         **start_keys(audit.start),
+        **_pair_keys(audit),
         "behind_by": audit.behind_by,
         "fits": audit.fits,
         "missing": list(audit.missing),
         "assumed": list(audit.doubts),
     }
+
+
+def _pair_keys(audit: ServingAudit) -> dict[str, Any]:
+    """Why two pools do not serve, where the decode pool alone would start; nothing of one pool."""
+    if audit.prefill_start is None or audit.start is None or audit.start.starts is False:
+        return {}
+    if audit.prefill_start.starts is False:
+        return {"starts": False, "why": audit.prefill_start.why}
+    law = next((law for law in audit.broken if law.certain), None)
+    if law is not None:
+        return {"starts": False, "why": law.why}
+    return {} if audit.prefill_start.starts else {"starts": None, "why": audit.prefill_start.why}
 
 
 def start_keys(start: Start | None) -> dict[str, Any]:

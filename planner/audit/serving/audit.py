@@ -24,6 +24,7 @@ from planner.audit.serving.hosts import spanned
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.lora import waiting_adapters
 from planner.audit.serving.pools import Pools
+from planner.audit.serving.refused import BrokenLaw
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
 from planner.audit.serving.server import Server, Unknown, as_planned
 from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
@@ -134,6 +135,8 @@ class ServingAudit:
     prefill: Server | None = None
     """The prefill pool, where `server` and `start` are of the decode pool alone."""
     prefill_start: Start | None = None
+    broken: tuple[BrokenLaw, ...] = ()
+    """Laws that two pools break together, what is sure first."""
     slowing: tuple[tuple[str, str], ...] = ()
     """What makes the server slow under any load, and what helps."""
 
@@ -154,11 +157,16 @@ class ServingAudit:
         """Whether the server holds its requests; None where that is not known."""
         if self.reading.served is not None and self.reading.served.stopped:
             return False
-        if any(start.starts is False for start in self.starts):
+        if self.refused:
             return False
         if not all(start.certain for start in self.starts):
             return None
         return all(load.fits for load in self.loads) if self.loads else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether a pool does not start, or one surely cannot hand its caches to the other."""
+        return any(start.starts is False for start in self.starts) or any(law.certain for law in self.broken)
 
     @property
     def slowest(self) -> LoadAudit | None:
@@ -229,17 +237,18 @@ def audited_pools(
         doubts=tuple(dict.fromkeys(doubts)),
         start=_start(pools.decode),
         prefill_start=_start(pools.prefill),
+        broken=pools.broken,
         slowing=tuple(dict.fromkeys((*_slowing(reading, pools.prefill), *_slowing(reading, pools.decode)))),
     )
     if unpriced := pools.prefill.unpriced or pools.decode.unpriced:
         return replace(audit, missing=(unpriced,))
-    if not loads and asked is not None and not any(start.starts is False for start in audit.starts):
+    if not loads and asked is not None and not audit.refused:
         loads = full_load(cal, pools, asked, min(start.cache_tokens for start in audit.starts))
         notes = tuple(note for load in loads for note in full_load_notes(load, asked))
         audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:
-        return replace(audit, missing=(_NO_LOAD,))
-    if any(start.starts is False for start in audit.starts):
+        return replace(audit, missing=() if audit.refused else (_NO_LOAD,))
+    if audit.refused:
         return replace(audit, loads=tuple(LoadAudit(load=load, fits=False) for load in loads))
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
 

@@ -18,6 +18,11 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
     if server.broken_stages:
         yield server.broken_stages, "give every stage a number of layers, all of the model's between them"
+    if server.without_role:
+        yield (
+            f"{server.without_role} has no kv_role, without which vLLM stops (KVTransferConfig)",
+            "add kv_role to --kv-transfer-config: kv_producer, kv_consumer or kv_both",
+        )
     yield from _short_steps(server)
 
 

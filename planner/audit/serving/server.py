@@ -170,6 +170,8 @@ class Server:
     beyond_machine: str = ""
     broken_stages: str = ""
     """Why the engine refuses the layers that its stages are given; "" where it takes them."""
+    without_role: str = ""
+    """A connector of two pools beside which no role is said; "" without one."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -237,7 +239,8 @@ def server_of(
         InputError: A value of the files is not possible.
     """
     facts = reading.facts
-    unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
+    whole = of_pool or bool(_connector_without_role(reading)) or _keeps_to_itself(reading)
+    unpriced = {name: why for name, why in _UNPRICED.items() if not (whole and name in _OF_POOLS)}
     missing = [why for name, why in unpriced.items() if name in facts.by_field]
     checkpoint = facts.value("said.model_source") or facts.value(
         "said.model"
@@ -325,6 +328,7 @@ def server_of(
         printed=reading.served,
         beyond_machine=beyond,
         broken_stages=broken_stages,
+        without_role=_connector_without_role(reading) if engine.name == "vllm" else "",
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
@@ -404,6 +408,23 @@ def _positioned(spec: ModelSpec, model: str, named: str) -> tuple[ModelSpec, boo
         spec = replace(spec, max_sequence_length=exact[0].max_sequence_length)
         return spec, knows_positions(named, spec)
     return spec, knows_positions(model or named, spec)
+
+
+_HANDS_OVER = re.compile(r"nixl|mooncakeconnector|p2pnccl|moriio|multiconnector", re.IGNORECASE)
+"""Connectors of vLLM by which one server gives its caches to another; the rest keep them beside one."""
+
+
+def _keeps_to_itself(reading: Reading) -> bool:
+    """Whether caches are kept on the host or in a store by a server that serves whole requests (kv_both)."""
+    named = {setting.path[-1]: str(setting.value) for setting in reading.settings if setting.path}
+    connector = named.get("kv_connector", "")
+    return bool(connector) and named.get("kv_role") == "kv_both" and not _HANDS_OVER.search(connector)
+
+
+def _connector_without_role(reading: Reading) -> str:
+    """The connector that a command names without saying its role."""
+    named = {setting.path[-1]: str(setting.value) for setting in reading.settings if setting.path}
+    return named.get("kv_connector", "") if "kv_role" not in named else ""
 
 
 def as_planned(server: Server, request: ServingRequest) -> ServingRequest:

@@ -69,13 +69,19 @@ def judged(
         asked = functools.reduce(lambda flags, name: asked_in_name(name, flags), reading.kinds, asked)
     pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):
+        prefill, decode = (_deployed(pool, texts, given) for pool in (pools.prefill, pools.decode))
+        pools = replace(pools, prefill=prefill, decode=decode)
         return audited_pools(load_calibration(), reading, pools, loads, asked if compares else None)
     server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
-        server = with_shared_device(with_copies(on_gpus_that_hold(server), texts, given), texts, given)
-        server = with_hosts(server, texts)
-        server = replace(server, little_shm=has_little_shared_memory(texts, given))
+        server = _deployed(with_copies(on_gpus_that_hold(server), texts, given), texts, given)
     return audited_server(load_calibration(), reading, server, loads, asked if compares else None)
+
+
+def _deployed(server: Server, texts: Mapping[str, str], given: Mapping[str, str]) -> Server:
+    """The server, or the worker of a pool, with what its files say of hosts, shared GPUs and memory."""
+    server = with_hosts(with_shared_device(server, texts, given), texts)
+    return replace(server, little_shm=has_little_shared_memory(texts, given))
 
 
 _FAMILIES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
