@@ -10,6 +10,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
+from planner.audit.serving.kept_prefixes import found_there, through_prefills
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.server import Server, planned_server
 from planner.audit.serving.start import server_budget, server_deployment
@@ -59,6 +60,8 @@ class RunningServer:
     prefill_short: PrefillShort | None = None
     prefill_per_s: float | None = None
     over_tcp: tuple[OverTcp, OverTcp] | None = None
+    cached_share: float = 0.0
+    """Share of a trace's prompt tokens that prefix caches have."""
 
     @property
     def is_bound_by_tcp(self) -> bool:
@@ -79,7 +82,9 @@ def running(
         return option
     if trace is None:
         return _under_load(cal, server, request, hierarchy, option)
-    return _judged(cal, request, hierarchy, _under_trace(option, server.replicas, trace), None)
+    met = found_there(option, server.replicas, trace, keeps=server.keeps_prefixes)
+    now = _judged(cal, request, hierarchy, _under_trace(option, server.replicas, met), None)
+    return replace(now, cached_share=_share_found(met))
 
 
 def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
@@ -87,7 +92,7 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
     if replicas == 1:
         simulation = simulate(option.times, option.rules, trace)
     else:
-        sent = replace(trace, replica=np.arange(len(trace)) % replicas)
+        sent = trace if len(trace.replica) else replace(trace, replica=np.arange(len(trace)) % replicas)
         simulation = simulate_apart(option.times, option.rules, sent, replicas)
     served = len(trace) / simulation.makespan_s
     return FleetRun(
@@ -100,6 +105,11 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
         request_rate_per_s=served,
         limits=broken_limits(option, simulation),
     )
+
+
+def _share_found(trace: Load) -> float:
+    """Share of the prompt tokens of a trace that need not be computed."""
+    return float(trace.cached_tokens.sum() / trace.input_tokens.sum())
 
 
 def running_pools(
@@ -121,7 +131,8 @@ def running_pools(
     headroom = None
     if trace is not None:
         selection = Selection(counts=counts, rate_per_s=rate or 0.0, num_gpus=pools.num_gpus)
-        run = run_pools(selection, prompts, outputs, rate or 0.0, trace)
+        met = through_prefills(trace, keeps=pools.prefill.keeps_prefixes)
+        run = run_pools(selection, prompts, outputs, rate or 0.0, met)
         run = replace(run, request_rate_per_s=len(trace) / run.simulation.makespan_s)
     elif rate is None:
         run = run_closed_pools(counts, prompts, outputs, request.job.concurrency or 1)
@@ -131,6 +142,8 @@ def running_pools(
         served, failed = bracket_of_fleet(run)
         headroom = Headroom(served_per_s=served, failed_per_s=failed, broken=run.broken)
     now = _judged(cal, request, hierarchy, run, headroom)
+    if run.hits is not None:
+        now = replace(now, cached_share=run.hits.rate)
     if pools.transport == "rdma" or pools.num_gpus <= hierarchy.gpus_per_node:
         return now
     return replace(now, over_tcp=_over_tcp(pools, request, now, prefill, decode))

@@ -30,6 +30,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
+from planner.audit.serving.kept_prefixes import FLAGS_OF_PREFIXES, keeps_prefixes
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
@@ -170,6 +171,8 @@ class Server:
     beyond_machine: str = ""
     broken_stages: str = ""
     """Why the engine refuses the layers that its stages are given; "" where it takes them."""
+    keeps_prefixes: bool = False
+    """Whether prompts find what earlier ones left, of a trace that names their blocks."""
     without_role: str = ""
     """A connector of two pools beside which no role is said; "" without one."""
     planned: ServingRequest | None = None
@@ -328,6 +331,7 @@ def server_of(
         printed=reading.served,
         beyond_machine=beyond,
         broken_stages=broken_stages,
+        keeps_prefixes=keeps_prefixes(reading, engine.name, spec, version),
         without_role=_connector_without_role(reading) if engine.name == "vllm" else "",
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
@@ -363,7 +367,7 @@ def _checkpoint_of_names(reading: Reading, assumed: list[str]) -> str:
     return named[0].name
 
 
-_ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
+_ELSEWHERE = frozenset((*OPTION_FILES, *FLAGS_OF_PREFIXES, "disaggregation_transfer_backend"))
 """Flags that no field states and that are read all the same."""
 
 
@@ -467,6 +471,7 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         drafter=request.job.drafter,
         draft_tokens=request.job.draft_tokens,
         planned=request,
+        keeps_prefixes=bool(request.router),
     )
 
 
