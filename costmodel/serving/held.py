@@ -113,8 +113,8 @@ def _asked_share(replica: Deployment, cache_bytes: float, token_budget: int, max
     scarcest = scarcest_stage(replica, token_budget=token_budget, max_batch=max_batch)
     least = min(cache_left_bytes(each, token_budget=token_budget, max_batch=max_batch) for each in stages)
     layers = layers_of_stages(replica)
-    own = max(layers) if scarcest.stage is None else layers[scarcest.stage]
-    return replica.model.num_layers / own * cache_bytes / max(least, 1.0)
+    stage_layers = max(layers) if scarcest.stage is None else layers[scarcest.stage]
+    return replica.model.num_layers / stage_layers * cache_bytes / max(least, 1.0)
 
 
 def tokens_in_flight(deployment: Deployment, token_budget: int) -> int:

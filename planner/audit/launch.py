@@ -242,11 +242,11 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     if published_config(named_config(settings, family.name), family.name):
         return replace(launch, known=max(known, LEAST_WORDS))
     enough = LEAST_WORDS if not family.serves else 1
-    told = family.serves and any(setting.name in _TOLD_BY_FILE for setting in settings)
-    return None if known < enough and not (known and _is_launcher(command)) and not told else launch
+    names_options = family.serves and any(setting.name in _OPTION_FLAGS for setting in settings)
+    return None if known < enough and not (known and _is_launcher(command)) and not names_options else launch
 
 
-_TOLD_BY_FILE = ("config", "extra_llm_api_options", "extra_engine_args")
+_OPTION_FLAGS = ("config", "extra_llm_api_options", "extra_engine_args")
 """Flags of servers by which a file says all that their command does not."""
 
 

@@ -222,7 +222,7 @@ def _with_options(
     readings: Sequence[Reading], texts: Mapping[str, str], given: Mapping[str, str]
 ) -> list[Reading]:
     """Readings; a file of options that a server's command names has the words of that server."""
-    told = {
+    families = {
         Path(str(setting.value)).name: reading.family
         for reading in readings
         if reading.family.serves
@@ -230,10 +230,10 @@ def _with_options(
         if setting.path[-1].replace("-", "_") in OPTION_FILES
     }
     return [
-        _of_configuration(name, "", texts[name], reading.kinds[name], given, told[Path(name).name])
+        _of_configuration(name, "", texts[name], reading.kinds[name], given, families[Path(name).name])
         if len(reading.kinds) == 1
         and (name := next(iter(reading.kinds))) in texts
-        and Path(name).name in told
+        and Path(name).name in families
         and not reading.family.serves
         and reading.kinds[name] in ("yaml", "json", "toml")
         else reading

@@ -21,7 +21,7 @@ from planner.audit.serving.changes import (
 )
 from planner.audit.serving.full_load import asked_of, full_load, full_load_notes
 from planner.audit.serving.hosts import spanned
-from planner.audit.serving.kept_prefixes import found_words
+from planner.audit.serving.kept_prefixes import prefix_words
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.lora import waiting_adapters
 from planner.audit.serving.pools import Pools
@@ -287,7 +287,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    assumed += found_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
+    assumed += prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
@@ -378,7 +378,7 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    assumed += found_words(asked.trace, keeps=server.keeps_prefixes, share=now.cached_share)
+    assumed += prefix_words(asked.trace, keeps=server.keeps_prefixes, share=now.cached_share)
     binds = binding(server, now)
     if not load.compares:
         return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed, binds=binds)

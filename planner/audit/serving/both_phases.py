@@ -32,26 +32,28 @@ def files_of_phases(texts: Mapping[str, str]) -> dict[str, str]:
         if len(FILE_OF_ROUTER.findall(text)) < len(_PHASES) or kind_of(text, name) != "yaml":
             continue
         try:
-            told = yaml.safe_load(text)
+            document = yaml.safe_load(text)
         except yaml.YAMLError:
             continue
-        tables = {phase: told.get(key) for phase, key in _PHASES.items()} if isinstance(told, dict) else {}
+        tables = (
+            {phase: document.get(key) for phase, key in _PHASES.items()} if isinstance(document, dict) else {}
+        )
         phases = {phase: table for phase, table in tables.items() if isinstance(table, dict)}
         whole = len(phases) == len(_PHASES) and all(set(table) - _OF_ROUTER for table in phases.values())
-        if whole and told.get("model"):
+        if whole and document.get("model"):
             return {
-                _NAME.format(phase=phase): yaml.safe_dump(_of_worker(told, table), sort_keys=False)
+                _NAME.format(phase=phase): yaml.safe_dump(_of_worker(document, table), sort_keys=False)
                 for phase, table in phases.items()
             }
     return {}
 
 
-def _of_worker(told: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+def _of_worker(document: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a worker, and how many there are under ``num_instances``."""
-    common = {key: value for key, value in told.items() if key not in _OF_ROUTER}
+    common = {key: value for key, value in document.items() if key not in _OF_ROUTER}
     count = whole_or_none(table.get("num_instances")) or len(table.get("urls") or ()) or 1
-    own = {key: value for key, value in table.items() if key not in _OF_ROUTER}
-    return {"disable_overlap_scheduler": False, **common, **own, "num_instances": count}
+    phase_options = {key: value for key, value in table.items() if key not in _OF_ROUTER}
+    return {"disable_overlap_scheduler": False, **common, **phase_options, "num_instances": count}
 
 
 def workers_of_file(name: str, text: str) -> tuple[str, int] | None:

@@ -27,16 +27,18 @@ FIRST_BY_DEFAULT = "0.8"
 
 def keeps_prefixes(reading: Reading, engine: str, model: ModelSpec, version: str) -> bool:
     """Whether a server keeps prefixes of prompts: as its words say, else as its engine's release does."""
-    told = {setting.path[-1].replace("-", "_"): setting.value for setting in reading.settings if setting.path}
+    values = {
+        setting.path[-1].replace("-", "_"): setting.value for setting in reading.settings if setting.path
+    }
     for names, on in ((_OFF, False), (_ON, True)):
-        if (name := names[engine]) and (truth := truth_of(told.get(name))) is not None:
+        if (name := names[engine]) and (truth := truth_of(values.get(name))) is not None:
             return truth is on
     if engine == "vllm":
         return model.recurrence is None and not is_before(version, FIRST_BY_DEFAULT)
     return True
 
 
-def found_there(option: Option, replicas: int, trace: Load, *, keeps: bool) -> Load:
+def with_kept_prefixes(option: Option, replicas: int, trace: Load, *, keeps: bool) -> Load:
     """A trace as the caches of replicas meet it that take its requests by turns.
 
     One that names no blocks, or that somebody has routed already, is as it was.
@@ -52,7 +54,7 @@ def through_prefills(trace: Load, *, keeps: bool) -> Load:
     return replace(trace, router=EVEN) if keeps and trace.block_hashes and not trace.router else trace
 
 
-def found_words(trace: Load | None, *, keeps: bool, share: float) -> tuple[str, ...]:
+def prefix_words(trace: Load | None, *, keeps: bool, share: float) -> tuple[str, ...]:
     """What of a trace that names blocks is found, in a line; nothing of any other."""
     if trace is None or not trace.block_hashes:
         return ()

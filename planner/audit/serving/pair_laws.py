@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.engine import is_before
 from planner.audit.serving.pool_launch import PoolLaunch
 from planner.audit.serving.refused import BrokenLaw
 from planner.audit.serving.server import Server
@@ -32,12 +33,16 @@ _PORTS = {
     _SIDE: {"vllm": 5600},
 }
 """Ports that a server listens at, and what each engine takes where no word says it."""
+_WIDE = ("auto", "bf16", "bfloat16")
+"""Names of a cache in the format of products, which SGLang tells apart by what they come to."""
+ASKS_RELEASE = "0.14"
+"""First release of vLLM whose NIXL surely compares releases."""
 _ELSEWHERE = frozenset(("ssh", "srun", "docker", "podman", "pdsh", "mpirun", "kubectl", "nerdctl"))
 """Programs that may start a command on a host, or in a network, of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Handover:
     """What the command of a worker says of handing over caches, and where it listens.
 
     Attributes:
@@ -55,7 +60,7 @@ class Told:
     listens: tuple[tuple[str, int], ...] = field(default=())
 
 
-def told_by(engine: str, launch: PoolLaunch) -> Told:
+def handover_of(engine: str, launch: PoolLaunch) -> Handover:
     """What the command of a worker says, of an engine by the name of its profile."""
     flags = {setting.path[-1].replace("-", "_"): setting for setting in launch.settings}
 
@@ -72,7 +77,7 @@ def told_by(engine: str, launch: PoolLaunch) -> Told:
         if listens and port:
             ports.append((name, port))
     own_host = launch.sure and launch.program not in _ELSEWHERE and launch.is_script
-    return Told(
+    return Handover(
         connector=text("kv_connector") or text("disaggregation_transfer_backend"),
         pages=whole_or_none(text(_PAGES.get(engine, ""))) if engine in _PAGES else None,
         lenient=text("enforce_handshake_compat").lower() == "false",
@@ -83,38 +88,40 @@ def told_by(engine: str, launch: PoolLaunch) -> Told:
 
 def broken_pair(prefill: Server, decode: Server, launches: Sequence[PoolLaunch]) -> tuple[BrokenLaw, ...]:
     """Every law that two pools break together, what is sure first."""
-    told = {
-        phase: [told_by(decode.engine, launch) for launch in launches if launch.phase == phase]
+    handovers = {
+        phase: [handover_of(decode.engine, launch) for launch in launches if launch.phase == phase]
         for phase in ("prefill", "decode")
     }
-    first, last = told["prefill"][0], told["decode"][0]
+    first, last = handovers["prefill"][0], handovers["decode"][0]
     laws = [
         *_connectors(prefill.engine, first, last),
         *_formats(prefill, decode, first, last),
         *_pages(prefill.engine, first, last),
         *_ranks(prefill, decode, first.connector or last.connector),
         *_stages(prefill, decode),
-        *_ports([*told["prefill"], *told["decode"]]),
+        *_ports([*handovers["prefill"], *handovers["decode"]]),
     ]
     return tuple(sorted(laws, key=lambda law: not law.certain))
 
 
-def _connectors(engine: str, prefill: Told, decode: Told) -> Iterator[BrokenLaw]:
+def _connectors(engine: str, prefill: Handover, decode: Handover) -> Iterator[BrokenLaw]:
     """One connector on both sides."""
     usual = _BACKENDS.get(engine, "")
-    one, other = prefill.connector or usual, decode.connector or usual
-    if one != other and one and other:
+    sends, takes = prefill.connector or usual, decode.connector or usual
+    if sends != takes and sends and takes:
         yield BrokenLaw(
-            why=f"prefill hands caches over by {one}, and decode takes them by {other}",
+            why=f"prefill hands caches over by {sends}, and decode takes them by {takes}",
             fix="give both pools one connector",
         )
 
 
-def _formats(prefill: Server, decode: Server, one: Told, other: Told) -> Iterator[BrokenLaw]:
+def _formats(prefill: Server, decode: Server, sender: Handover, taker: Handover) -> Iterator[BrokenLaw]:
     """A cache of one format, and products of one; of NIXL one version of the engine, too."""
-    engine, nixl = prefill.engine, one.connector in _NIXL and not (one.lenient or other.lenient)
+    engine, nixl = prefill.engine, sender.connector in _NIXL and not (sender.lenient or taker.lenient)
     checked = engine == "sglang" or nixl
-    formats = [server.cache_format or "auto" for server in (prefill, decode)]
+    usual = _WIDE if engine == "sglang" else ("auto",)
+    named = (server.cache_format or "auto" for server in (prefill, decode))
+    formats = ["auto" if name in usual else name for name in named]
     if formats[0] != formats[1] and engine != "trtllm":
         yield BrokenLaw(
             why=f"the cache of prefill is in {formats[0]} and that of decode in {formats[1]}: "
@@ -133,6 +140,7 @@ def _formats(prefill: Server, decode: Server, one: Told, other: Told) -> Iterato
         yield BrokenLaw(
             why=f"prefill is vLLM {prefill.version} and decode {decode.version}: NIXL's handshake asks one",
             fix="start both pools from one image",
+            certain=not any(is_before(server.version, ASKS_RELEASE) for server in (prefill, decode)),
         )
     if prefill.drafter != decode.drafter and nixl and {prefill.drafter, decode.drafter} & {"mtp", "eagle3"}:
         yield BrokenLaw(
@@ -143,7 +151,7 @@ def _formats(prefill: Server, decode: Server, one: Told, other: Told) -> Iterato
         )
 
 
-def _pages(engine: str, prefill: Told, decode: Told) -> Iterator[BrokenLaw]:
+def _pages(engine: str, prefill: Handover, decode: Handover) -> Iterator[BrokenLaw]:
     """Pages of one size (SGLang), or whole multiples in decode (vLLM's NIXL)."""
     if prefill.pages is None or decode.pages is None or prefill.pages == decode.pages:
         return
@@ -156,41 +164,46 @@ def _pages(engine: str, prefill: Told, decode: Told) -> Iterator[BrokenLaw]:
 
 def _ranks(prefill: Server, decode: Server, connector: str) -> Iterator[BrokenLaw]:
     """Tensor-parallel degrees of which one divides the other, as far as heads are not held twice."""
-    one, other = prefill.layout.tp, decode.layout.tp
-    if prefill.engine != "vllm" or one == other or connector not in (*_NIXL, *_MOONCAKE):
+    prefill_ranks, decode_ranks = prefill.layout.tp, decode.layout.tp
+    if prefill.engine != "vllm" or prefill_ranks == decode_ranks or connector not in (*_NIXL, *_MOONCAKE):
         return
-    if HEADS.rest(max(one, other), min(one, other)):
+    if HEADS.rest(max(prefill_ranks, decode_ranks), min(prefill_ranks, decode_ranks)):
         yield BrokenLaw(
-            why=f"neither tp {one} of prefill divides tp {other} of decode nor the other way",
-            fix=f"give both tp {min(one, other)}, or one a multiple of the other",
+            why=f"neither of tp {prefill_ranks} of prefill and tp {decode_ranks} of decode divides the other",
+            fix=f"give both tp {min(prefill_ranks, decode_ranks)}, or one a multiple of the other",
         )
     attention = prefill.model.attention
     heads = attention.whole_heads if not attention.decode_width else 0
     held = attention.cached_groups
-    if heads and connector in _NIXL and one > other and one > held and prefill.model.recurrence is None:
+    if (
+        heads
+        and connector in _NIXL
+        and prefill_ranks > max(decode_ranks, held)
+        and prefill.model.recurrence is None
+    ):
         yield BrokenLaw(
-            why=f"tp {one} of prefill holds {held} heads of keys several times, which decode at tp {other} "
-            "cannot take by NIXL",
+            why=f"tp {prefill_ranks} of prefill holds {held} heads of keys several times, which decode at "
+            f"tp {decode_ranks} cannot take by NIXL",
             fix=f"give prefill tp {held} at most, or decode as many ranks",
         )
 
 
 def _stages(prefill: Server, decode: Server) -> Iterator[BrokenLaw]:
     """Stages of decode: as many as prefill has, or one (SGLang)."""
-    one, other = prefill.layout.pp, decode.layout.pp
-    if prefill.engine == "sglang" and other > 1 and other != one:
+    prefill_stages, decode_stages = prefill.layout.pp, decode.layout.pp
+    if prefill.engine == "sglang" and decode_stages not in (1, prefill_stages):
         yield BrokenLaw(
-            why=f"decode has {other} pipeline stages and prefill {one}",
-            fix=f"give decode one stage, or {one} as prefill has",
+            why=f"decode has {decode_stages} pipeline stages and prefill {prefill_stages}",
+            fix=f"give decode one stage, or {prefill_stages} as prefill has",
         )
 
 
-def _ports(workers: Sequence[Told]) -> Iterator[BrokenLaw]:
+def _ports(workers: Sequence[Handover]) -> Iterator[BrokenLaw]:
     """Ports at which two servers of one host listen."""
     taken: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for told in workers:
-        for name, port in told.listens if told.host else ():
-            taken[told.host, port].append(name)
+    for handover in workers:
+        for name, port in handover.listens if handover.host else ():
+            taken[handover.host, port].append(name)
     for (host, port), names in taken.items():
         if len(names) > 1:
             is_side = _SIDE in names
@@ -203,12 +216,12 @@ def _ports(workers: Sequence[Told]) -> Iterator[BrokenLaw]:
 
 
 def port_settings(settings: Sequence[Setting], text: str) -> tuple[Setting, ...]:
-    """Settings of a command that `told_by` reads; a port that its file gives elsewhere is not known."""
+    """Settings of a command that `handover_of` reads; a port that its file gives elsewhere is not known."""
     names = {
         *_PORTS, *_PAGES.values(), "kv_connector", "disaggregation_transfer_backend",
         "enforce_handshake_compat",
     }  # fmt: skip
-    said = tuple(setting for setting in settings if setting.path[-1].replace("-", "_").lower() in names)
-    if "VLLM_NIXL_SIDE_CHANNEL_PORT" in text and not any(setting.path[-1] == _SIDE for setting in said):
-        return (*said, Setting(name=_SIDE, value=NOT_KNOWN, line=0))
-    return said
+    kept = tuple(setting for setting in settings if setting.path[-1].replace("-", "_").lower() in names)
+    if "VLLM_NIXL_SIDE_CHANNEL_PORT" in text and not any(setting.path[-1] == _SIDE for setting in kept):
+        return (*kept, Setting(name=_SIDE, value=NOT_KNOWN, line=0))
+    return kept

@@ -10,7 +10,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
-from planner.audit.serving.kept_prefixes import found_there, through_prefills
+from planner.audit.serving.kept_prefixes import through_prefills, with_kept_prefixes
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.server import Server, planned_server
 from planner.audit.serving.start import server_budget, server_deployment
@@ -82,9 +82,9 @@ def running(
         return option
     if trace is None:
         return _under_load(cal, server, request, hierarchy, option)
-    met = found_there(option, server.replicas, trace, keeps=server.keeps_prefixes)
+    met = with_kept_prefixes(option, server.replicas, trace, keeps=server.keeps_prefixes)
     now = _judged(cal, request, hierarchy, _under_trace(option, server.replicas, met), None)
-    return replace(now, cached_share=_share_found(met))
+    return replace(now, cached_share=_cached_share(met))
 
 
 def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
@@ -107,7 +107,7 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
     )
 
 
-def _share_found(trace: Load) -> float:
+def _cached_share(trace: Load) -> float:
     """Share of the prompt tokens of a trace that need not be computed."""
     return float(trace.cached_tokens.sum() / trace.input_tokens.sum())
 

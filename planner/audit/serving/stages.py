@@ -36,13 +36,16 @@ def with_layers(
         return layout, ""
     text = str(setting.value).strip("'\"")
     layers = tuple(whole_or_none(part.strip()) or 0 for part in text.split(","))
-    said = f"{name}={text}"
+    setting_words = f"{name}={text}"
     if 0 in layers:
-        return layout, f"{said} is no list of numbers of layers"
+        return layout, f"{setting_words} is no list of numbers of layers"
     if len(layers) != layout.pp:
-        return layout, f"{said} has {len(layers)} stages, and the pipeline has {layout.pp}"
+        return layout, f"{setting_words} has {len(layers)} stages, and the pipeline has {layout.pp}"
     if sum(layers) != model.num_layers:
-        return layout, f"{said} sums to {sum(layers)} layers, and {model.name} has {model.num_layers}"
+        return (
+            layout,
+            f"{setting_words} sums to {sum(layers)} layers, and {model.name} has {model.num_layers}",
+        )
     is_even = sorted(layers) == sorted(stage_layers(model, layout.pp))
     return (layout if is_even else replace(layout, layers=layers)), ""
 
