@@ -52,7 +52,7 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         ]
         batches = np.array([float(min(rank, layout.pp))])
         parts["longest stage"] = float(round_of(busy, batches)[0] - sum(each[0] for each in busy))
-    parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp
+    parts["head"] = layout.pp * float(head_s(cal, stages[-1], m)[0]) / layout.pp
     drafted = drafting_s(cal, deployment, np.array([float(rank)]))
     draft = draft_of(deployment)
     if draft is not None:

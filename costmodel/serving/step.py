@@ -86,7 +86,7 @@ def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, s
     knots = token_knots(largest)
     stack = deployment.stack
     seconds = stack.sustained * slowest_linear_s(cal, deployment, knots, shared=shared)
-    seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
+    seconds = seconds + head_s(cal, stages_of(deployment)[-1], np.minimum(knots, 32))
     draft = draft_of(deployment)
     if draft is not None:  # its cache is filled as well
         seconds = seconds + stack.sustained * draft_linear_s(cal, deployment, draft, knots, captured=False)
@@ -123,7 +123,7 @@ def decode_tables(
         else pp * cores[0]
         for cores in (first, last)
     )
-    linear = round_s + head_s(cal, deployment, rows) + drafting_s(cal, deployment, knots)
+    linear = round_s + head_s(cal, stages[-1], rows) + drafting_s(cal, deployment, knots)
     draft, drafts = draft_of(deployment), deployment.draft_tokens
     if draft is not None:
         at_first = at_first + drafts * decode_attention_s(cal, draft, knots, first_context)

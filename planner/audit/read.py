@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from costmodel.kernels.precisions import config_words
@@ -766,6 +767,8 @@ def _of_script(
         )
         for name, texts in script.names.values.items()
     }
+    if launch.family.serves:
+        variables |= _handed_variables(script, launch.line)
     if kind == "shell":
         for document in script.documents:
             _add_document(facts, document.text, path, document.line, launch.family)
@@ -784,6 +787,24 @@ def _of_script(
         settings=launch.settings,
         flags=launch.flags,
     )
+
+
+_VARIABLE = re.compile(r"(?P<name>[A-Z_][A-Z0-9_]*)=(?P<value>.+)")
+
+
+def _handed_variables(script: Script, line: int) -> dict[str, Setting]:
+    """Variables that the command of a line is handed: as words of ``env``, or by ``docker run -e``."""
+    variables: dict[str, Setting] = {}
+    for command in script.started:
+        words = [word.text for word in command.words] if command.line == line else []
+        for before, word in pairwise(words):
+            match = _VARIABLE.fullmatch(word)
+            of_env = words[0].rpartition("/")[2] == "env" and (
+                before == words[0] or _VARIABLE.fullmatch(before)
+            )
+            if match is not None and (of_env or before in ("-e", "--env")):
+                variables[match["name"]] = Setting(name=match["name"], value=match["value"], line=line)
+    return variables
 
 
 _HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json|sh)")

@@ -44,7 +44,8 @@ class ServingRequest:
     price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
     one. `spare` more workers of each pool are had, so that the limits hold with as many lost. A `router` of
     some policy has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's
-    hosts; "" sends requests by turns, and every prompt is computed in full.
+    hosts; "" sends requests by turns, and every prompt is computed in full. `node_gpus` are the kinds of all
+    GPUs, node by node, where a cluster has several; `gpu` is then the one that all are at least.
     """
 
     model: ModelSpec
@@ -62,6 +63,7 @@ class ServingRequest:
     spare: int = 0
     router: Router = ""
     host_cache_bytes: float = 0.0
+    node_gpus: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -376,8 +378,17 @@ class ServingPlan:
 
     def __repr__(self) -> str:
         """The fleet in one line: the model, the GPUs and how they are split."""
-        gpus = f"{self.num_gpus} × {self.request.gpu}"
+        gpus = self.gpus_in_words
         return f"ServingPlan({self.request.model.name} on {gpus}: {self.label}, {self.certainty})"
+
+    @property
+    def gpus_in_words(self) -> str:
+        """How many GPUs of which kinds."""
+        kinds = self.decode.layout.gpus
+        if not kinds:
+            return f"{self.num_gpus} × {self.request.gpu}"
+        each = self.decode.workers * self.decode.layout.stage_gpus
+        return " + ".join(f"{each * kinds.count(kind)} × {kind}" for kind in dict.fromkeys(kinds))
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""

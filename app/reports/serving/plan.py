@@ -54,7 +54,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
 def fleet_headline(plan: ServingPlan) -> str:
     """The plan in one line."""
     return (
-        f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "
+        f"{plan.request.model.name} on {plan.gpus_in_words}: {plan.label} in {plan.weights}, "
         f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.certainty}"
         f"{_doubt(plan)}"
     )

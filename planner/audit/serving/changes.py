@@ -10,11 +10,11 @@ from costmodel.serving.engine import scheduler_default, serving_stack
 from planner.audit.serving.refused import converts_e4m3
 from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server
-from planner.audit.serving.stages import partition_words
 from planner.audit.serving.start import roomier_split
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
+from planner.serving.space import partition_words
 from topology.fabric.hierarchy import Hierarchy
 
 LEAST_GAIN = 0.01

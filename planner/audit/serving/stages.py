@@ -15,13 +15,12 @@ from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import cache_left_bytes, kv_bytes_per_token, scarcest_stage
 from planner.formats.settings import Setting, whole_or_none
+from planner.serving.space import STAGED
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name
 
-_LAYERS = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION"}
-"""Variables with the layers of every pipeline stage, in commas, by engine."""
 MOST_KINDS = 4
 """Kinds of GPU whose every order is looked at."""
 
@@ -30,7 +29,7 @@ def with_layers(
     layout: ServingLayout, engine: str, variables: Mapping[str, Setting], model: ModelSpec
 ) -> tuple[ServingLayout, str]:
     """The layout with the layers that a variable gives its stages, and why the engine refuses them."""
-    name = _LAYERS.get(engine, "")
+    name = STAGED.get(engine, "")
     setting = variables.get(name)
     if setting is None or (engine == "sglang" and layout.pp == 1):
         return layout, ""
@@ -87,18 +86,9 @@ def fitting_order(
     return max(ordered, key=lambda order: _held(model, engine, weights, replace(layout, gpus=order)))
 
 
-def partition_words(engine: str, layers: tuple[int, ...]) -> str:
-    """The variable that gives stages these layers.
-
-    >>> partition_words("vllm", (16, 32))
-    'VLLM_PP_LAYER_PARTITION=16,32'
-    """
-    return f"{_LAYERS[engine]}={','.join(map(str, layers))}"
-
-
 def roomier(layout: ServingLayout, engine: str) -> bool:
     """Whether stages of this engine may be given other layers than they have."""
-    return layout.pp > 1 and engine in _LAYERS
+    return layout.pp > 1 and engine in STAGED
 
 
 def _held(model: ModelSpec, engine: str, weights: str, layout: ServingLayout) -> float:

@@ -19,9 +19,9 @@ from costmodel.serving.partition import roomiest_layers
 from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
 from planner.audit.serving.server import Server
-from planner.audit.serving.stages import partition_words, roomier
+from planner.audit.serving.stages import roomier
 from planner.serving.plan import ServingRequest
-from planner.serving.space import deployment_of
+from planner.serving.space import deployment_of, partition_words
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 

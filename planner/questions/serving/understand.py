@@ -149,6 +149,7 @@ def _request(
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
         spare=_spare(flags),
+        node_gpus=_node_gpus(flags),
     )
 
 
@@ -228,6 +229,15 @@ def capacity_asked(flags: ServeFlags, job: ServingJob) -> bool:
 def _cluster_size(flags: ServeFlags) -> int | None:
     """GPUs of a named cluster, which is a fleet of a given size."""
     return named_cluster(flags.cluster).num_gpus if flags.cluster else None
+
+
+def _node_gpus(flags: ServeFlags) -> tuple[str, ...]:
+    """The kinds of all GPUs of a cluster of several kinds that the catalog has, node by node; else none."""
+    if not flags.cluster:
+        return ()
+    nodes = named_cluster(flags.cluster).spec.nodes
+    kinds = tuple(node.gpu for node in nodes for _ in range(node.count * node.gpus_per_node))
+    return kinds if len(set(kinds)) > 1 and set(kinds) <= known_gpus().keys() else ()
 
 
 def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
@@ -361,6 +371,11 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         *suffix_note(flags.concurrency, job.concurrency or 0, "--concurrency", "request"),
     )
     notes += length_notes(flags, job)
+    if kinds := dict.fromkeys(_node_gpus(flags)):
+        notes.append(
+            f"replicas of one kind take all GPUs ({', '.join(kinds)}) for the least of them; "
+            "a pipeline over all has its own layers for each"
+        )
     uncompared = uncompared_note(model)
     if model.weight_format and flags.weights is None:
         read = "model card" if uncompared else "config.json"

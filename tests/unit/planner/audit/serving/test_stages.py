@@ -44,6 +44,19 @@ def test_layers_of_stages_are_read_and_those_of_another_sum_refused(
     assert bool(server.broken_stages) == bool(refused)
 
 
+@pytest.mark.parametrize(
+    "handed",
+    [
+        "env VLLM_PP_LAYER_PARTITION=16,32 ",
+        "export VLLM_PP_LAYER_PARTITION=16,32\n",
+        "docker run --gpus all -e VLLM_PP_LAYER_PARTITION=16,32 image ",
+    ],
+)
+def test_the_variable_is_read_however_it_is_handed(handed: str) -> None:
+    """Before the command, as a word of env, to a container."""
+    assert served(f"{handed}{CODER} 2", "rtx-5090").layout.layers == (16, 32)
+
+
 def test_a_list_that_does_not_sum_to_the_layers_does_not_start() -> None:
     """Exit code 4, with both numbers."""
     texts = {"serve.sh": f"VLLM_PP_LAYER_PARTITION=20,32 {CODER} 2"}
