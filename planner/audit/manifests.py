@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from planner.audit.server_flags import SERVING_IMAGE
@@ -27,6 +28,7 @@ def script_of(settings: Sequence[Setting]) -> str:
     commands: list[tuple[int, str, str]] = []
     begins, behind = "", _behind_images(settings)
     rests_first, closed = "", False
+    settings = [_served_by_chart(setting, settings) for setting in settings]
     for before_it, setting in zip((None, *settings), settings, strict=False):
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
@@ -56,6 +58,24 @@ def script_of(settings: Sequence[Setting]) -> str:
         if _FLAG.search(command) or command.startswith(_OF_IMAGE):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text
+
+
+_PARALLELISM = {"tensor": "--tensor-parallel-size", "data": "--data-parallel-size"}
+"""Keys of a pool's ``parallelism``, and the flags that the chart of llm-d makes of them."""
+
+
+def _served_by_chart(setting: Setting, settings: Sequence[Setting]) -> Setting:
+    """``modelCommand: vllmServe`` as the command that the chart makes of it (llm-d-modelservice 0.4)."""
+    outer, _, key = setting.name.rpartition(".")
+    if key != "modelCommand" or setting.value != "vllmServe":
+        return setting
+    values = {each.name: str(each.value) for each in settings}
+    model = values.get("modelArtifacts.name") or values.get("modelArtifacts.uri", "").rpartition("://")[2]
+    pool = outer.partition(".")[0]
+    degrees = (
+        f"{flag} {values.get(f'{pool}.parallelism.{name}', '1')}" for name, flag in _PARALLELISM.items()
+    )
+    return replace(setting, name=f"{outer}.command", value=" ".join(("vllm serve", model, *degrees)))
 
 
 _OF_IMAGE = "vllm serve"

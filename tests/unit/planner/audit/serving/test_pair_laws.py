@@ -210,6 +210,23 @@ spec:
           command: [/bin/sh, -c]
           args: ["python3 -m dynamo.trtllm --model-path Qwen/Qwen3-32B --disaggregation-mode decode 2>&1 | tee log"]
 """
+CHART = """modelArtifacts: {uri: "hf://Qwen/Qwen3-32B", name: Qwen/Qwen3-32B}
+decode:
+  replicas: 2
+  parallelism: {tensor: 4}
+  containers:
+  - name: vllm
+    image: ghcr.io/llm-d/llm-d-cuda:v0.5.0
+    modelCommand: vllmServe
+    args: [--block-size, "128", --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+prefill:
+  replicas: 4
+  containers:
+  - name: vllm
+    image: ghcr.io/llm-d/llm-d-cuda:v0.5.0
+    modelCommand: vllmServe
+    args: [--block-size, "128", --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+"""
 
 
 @pytest.mark.parametrize(
@@ -219,6 +236,7 @@ spec:
         ("disagg_config.yaml", BOTH, (1, 3), (1, 2)),
         ("graph.yaml", SORTED, (2, 3), (2, 4)),
         ("graph.yaml", TENSORRT, (1, 2), (1, 1)),
+        ("values.yaml", CHART, (4, 2), (1, 4)),
     ],
 )
 def test_workers_are_counted_and_told_apart_in_each_form(
