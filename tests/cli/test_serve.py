@@ -85,7 +85,8 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
     assert document["schema_version"] == 1
     assert document["estimate"]["ttft"]["p99_s"] > 0
     assert document["optimality"]["status"] == "proven"
-    assert document["decode"]["layout"] == {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1, "dcp": 1}
+    degrees = {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1, "dcp": 1}
+    assert document["decode"]["layout"] == {**degrees, "layers": [], "gpus": []}
 
 
 @pytest.mark.parametrize(
