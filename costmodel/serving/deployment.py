@@ -201,6 +201,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
             num_dense_layers=0,
             layer_pattern=_predicting_letter(target),
             recurrence=None,
+            weight_format=published_weights(target) or "other",
         )
     elif name == "eagle3":
         spec = replace(

@@ -90,8 +90,24 @@ class ServingStack:
         fp4_tiles_since: First version with `fp4_tiles`; empty if every version has them.
         latent_cache_since: First version that caches latents; before, every head's keys and values.
         caches_latents: Whether this version does.
-        workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
+        workspace_bytes: What the engine counts of one GPU beside weights, activations and cache:
+            communicators, buffers of kernels, captured graphs; where it starts from free memory, the CUDA
+            context too.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
+        lone_workspace_bytes: The same of a replica of one GPU, which communicates with none.
+        earlier_workspace_bytes: `workspace_bytes` of versions before `workspace_since`.
+        workspace_since: First version with `workspace_bytes`; empty if every version has them.
+        sampled_logit_bytes: Most bytes of one logit while a full batch is sampled, as its profile run does.
+        earlier_sampled_logit_bytes: The same of earlier versions, each with the version that ended it.
+        sums_peaks_before: Before this version its profile counts what PyTorch holds, in which neither the peak
+            of the largest step nor that of sampling makes room for the other; later it counts the larger.
+        index_logits_bytes: What its profile keeps for the scores of an indexer of tokens.
+        loader_scale_bytes: Bytes of a scale of four-bit experts that its loader keeps beside those of its
+            kernels, on GPUs without four-bit units.
+        earlier_loader_scale_bytes: The same of versions before `loader_scale_since`.
+        loader_scale_since: First version with `loader_scale_bytes`; empty if every version has them.
+        widens_output_groups: On GPUs without four-bit units the first projection of grouped outputs is widened
+            from eight bits to bf16 as it is loaded.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
         hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
@@ -180,6 +196,19 @@ class ServingStack:
     expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
+    lone_workspace_bytes: float | None = None
+    earlier_workspace_bytes: float = 0.0
+    workspace_since: str = ""
+    sampled_logit_bytes: float
+    earlier_sampled_logit_bytes: tuple[tuple[str, float], ...] = ()
+    sums_peaks_before: str = ""
+    sums_peaks: bool = False
+    """Whether this version does (`sums_peaks_before`)."""
+    index_logits_bytes: float = 0.0
+    loader_scale_bytes: float = 0.0
+    earlier_loader_scale_bytes: float = 0.0
+    loader_scale_since: str = ""
+    widens_output_groups: bool = False
     defaults: tuple[SchedulerDefault, ...] = ()
     earlier_defaults: tuple[SchedulerDefault, ...] = ()
     """What versions before `earlier_defaults_before` take."""
@@ -266,6 +295,16 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
+    if is_before(version, stack.workspace_since):
+        stack = replace(stack, workspace_bytes=stack.earlier_workspace_bytes)
+    if is_before(version, stack.loader_scale_since):
+        stack = replace(stack, loader_scale_bytes=stack.earlier_loader_scale_bytes)
+    if is_before(version, stack.sums_peaks_before):
+        stack = replace(stack, sums_peaks=True)
+    for until, logit_bytes in stack.earlier_sampled_logit_bytes:
+        if is_before(version, until):
+            stack = replace(stack, sampled_logit_bytes=logit_bytes)
+            break
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
     if is_before(version, stack.earlier_defaults_before):

@@ -2,10 +2,13 @@
 
     kv_tokens = cache / bytes of a token on the fullest stage,   cache by what the engine's fraction is of:
     memory: fraction·memory − weights − context − activations      (vLLM)
-    static: fraction·memory − weights − context                    (SGLang: activations come out of the rest)
+    static: fraction·(memory − context) − weights                  (SGLang: activations come out of the rest)
     free:   fraction·(memory − weights − context − activations)    (TensorRT-LLM)
 
-Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
+``memory`` is what CUDA hands out of a GPU (`allocatable_bytes`).
+
+Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step, ``a·d`` heads and their width, ``o`` numbers
+of a group of outputs.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
+    QUANTISED_BLOCK,
     Deployment,
     draft_of,
     drafter_of,
+    dtype_of,
     is_as_published,
     stage_layers,
     stored_bytes,
@@ -31,11 +36,8 @@ from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
 from costmodel.serving.pages import paged_request_bytes
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
-from topology.hardware.datasheets import gpu_sheets
+from topology.hardware.datasheets import allocatable_bytes, gpu_sheets
 
-SAMPLING_BYTES = 22.0
-"""Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
-probabilities. Engines profile their memory with a batch that does all of it."""
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
 ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
 NORM_BYTES = 2.0  # norms and the router stay in bf16
@@ -81,9 +83,11 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     mixer = mixer_parameters_of_rank(deployment, kind) * stored_bytes(deployment, "attention")
     fixed = mixer + norms_of(model, kind) * norm_parameters(model, model.hidden_size) * NORM_BYTES
     fixed += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams) * FLOAT_BYTES
+    fixed += widened_outputs_bytes(deployment)
     narrow = stored_bytes(deployment, "shared" if block.copies else "mlp")
     held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
-    experts = held / layout.stage_gpus * stored_bytes(deployment, "experts") * tile_share(deployment)
+    wide = stored_bytes(deployment, "experts") * tile_share(deployment) + loader_scales_bytes(deployment)
+    experts = held / layout.stage_gpus * wide
     common = (block.common_parameters / layout.tp + block.latent_parameters) * narrow
     adapters = adapters_layer_bytes(deployment, kind)
     return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
@@ -92,23 +96,31 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes of activations of the largest step and of sampling the largest batch, on one GPU.
 
-    The fused expert kernels keep every routed copy of a token's output until they are summed.
+    The fused expert kernels keep every routed copy of a token's output until they are summed. A step samples
+    no more requests than it has tokens. Both peaks are of one run: the smaller finds room where the larger
+    was, unless the engine counts what PyTorch keeps.
     """
-    model, layout = deployment.model, deployment.layout
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
     block = model.feed_forward()
     inner = 2 * (model.query_size + 2 * block.inner_size) / layout.tp
-    width = (4 + block.copies) * model.hidden_size + inner
-    rows = min(max_batch / layout.attention_dp, MOST_SAMPLED)
-    return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
+    streams = 2 * model.residual_streams + 2
+    width = (streams + block.copies) * model.hidden_size + inner
+    scores = stack.index_logits_bytes if model.index_heads else 0.0
+    step = token_budget * width * 2.0 + scores
+    rows = min(max_batch / layout.attention_dp, MOST_SAMPLED, token_budget)
+    sampling = rows * model.vocab_size * stack.sampled_logit_bytes
+    return step + sampling if stack.sums_peaks else max(step, sampling)
 
 
 def engine_bytes(deployment: Deployment) -> float:
-    """Bytes that the engine itself holds on one GPU: CUDA context, communicators, captured graphs.
+    """Bytes that the engine itself counts on one GPU: communicators, buffers of kernels, captured graphs.
 
-    Most of it are communicators' buffers over NVLink, which a GPU without such links does not have, however
-    many of them there are. A GPU without a data sheet is taken to have links.
+    Most of it are communicators' buffers over NVLink, which a GPU alone or without such links does not have,
+    however many of these there are. A GPU without a data sheet is taken to have links.
     """
     stack, sheet = deployment.stack, gpu_sheets().get(deployment.hierarchy.gpu.name)
+    if stack.lone_workspace_bytes is not None and deployment.layout.num_gpus == 1:
+        return stack.lone_workspace_bytes
     if stack.pcie_workspace_bytes is not None and sheet is not None and sheet.scaleup_gb_per_s == 0:
         return stack.pcie_workspace_bytes
     return stack.workspace_bytes
@@ -207,13 +219,13 @@ def _left_bytes(
     deployment: Deployment, weights: float, activations: float, memory_fraction: float | None
 ) -> float:
     """Bytes that the engine's memory setting leaves beside these."""
-    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
+    stack, memory = deployment.stack, allocatable_bytes(deployment.hierarchy.gpu)
     fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
     held = weights + engine_bytes(deployment)
     free = memory - held - activations
     return {
         "memory": fraction * memory - held - activations,
-        "static": min(fraction * memory - held, free),
+        "static": min(fraction * (memory - engine_bytes(deployment)) - weights, free),
         "free": fraction * free,
     }[stack.fraction_of]
 
@@ -243,6 +255,32 @@ def tile_share(deployment: Deployment) -> float:
     outer, inner = model.moe_latent_size or model.hidden_size, model.moe_intermediate_size / layout.expert_tp
     filled = [-(-size // tile) * tile for size, tile in zip((outer, inner), tiles, strict=True)]
     return filled[0] * filled[1] / (outer * inner)
+
+
+def loader_scales_bytes(deployment: Deployment) -> float:
+    """Bytes a weight of scales that a loader keeps beside those of its kernels, for four-bit experts.
+
+    Only of checkpoints whose other parts have eight bits, as DeepSeek-V4's: their loader is that of fp8.
+    """
+    widened = deployment.weights == "fp4" and _widens_published_fp8(deployment)
+    return deployment.stack.loader_scale_bytes / QUANTISED_BLOCK if widened else 0.0
+
+
+def widened_outputs_bytes(deployment: Deployment) -> float:
+    """Bytes by which a layer's grouped outputs are wider than its checkpoint: a·d·o/tp numbers in bf16."""
+    model = deployment.model
+    if model.compression is None or not deployment.stack.widens_output_groups:
+        return 0.0
+    if not _widens_published_fp8(deployment):
+        return 0.0
+    width = model.num_attention_heads * model.head_dim * model.compression.output_rank
+    return width / deployment.layout.tp * (weight_bytes("bf16") - weight_bytes("fp8"))
+
+
+def _widens_published_fp8(deployment: Deployment) -> bool:
+    """Whether parts that its checkpoint has in eight bits may be widened here: GPUs without four-bit units."""
+    native = "fp4" in deployment.hierarchy.gpu.peak_flop_per_s
+    return not native and is_as_published(deployment) and dtype_of(deployment, "attention") == "fp8"
 
 
 def _mean_layer_bytes(deployment: Deployment) -> float:
