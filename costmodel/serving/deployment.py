@@ -201,6 +201,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
             num_dense_layers=0,
             layer_pattern=_predicting_letter(target),
             recurrence=None,
+            encoder=None,
             weight_format=published_weights(target) or "other",
         )
     elif name == "eagle3":
@@ -213,6 +214,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
             num_experts_per_token=0,
             shared_expert_size=0,
             vocab_size=drafter_of(name).vocabulary,
+            encoder=None,
         )
     else:
         spec = listed_model(name)

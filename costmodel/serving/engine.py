@@ -95,19 +95,19 @@ class ServingStack:
             context too.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
         lone_workspace_bytes: The same of a replica of one GPU, which communicates with none.
-        earlier_workspace_bytes: `workspace_bytes` of versions before `workspace_since`.
-        workspace_since: First version with `workspace_bytes`; empty if every version has them.
+        earlier_workspace_bytes: `workspace_bytes` of earlier versions, each with the version that ended it.
         sampled_logit_bytes: Most bytes of one logit while a full batch is sampled, as its profile run does.
         earlier_sampled_logit_bytes: The same of earlier versions, each with the version that ended it.
-        sums_peaks_before: Before this version its profile counts what PyTorch holds, in which neither the peak
-            of the largest step nor that of sampling makes room for the other; later it counts the larger.
+        sums_peaks_before: Before this version its profile counts what PyTorch holds, in which the peaks of
+            the largest step and of sampling make no room for each other; later it counts the larger.
         index_logits_bytes: What its profile keeps for the scores of an indexer of tokens.
+        profiles_encoder: Its profile run has the tower of a model that sees encode the largest image.
         loader_scale_bytes: Bytes of a scale of four-bit experts that its loader keeps beside those of its
             kernels, on GPUs without four-bit units.
         earlier_loader_scale_bytes: The same of versions before `loader_scale_since`.
         loader_scale_since: First version with `loader_scale_bytes`; empty if every version has them.
-        widens_output_groups: On GPUs without four-bit units the first projection of grouped outputs is widened
-            from eight bits to bf16 as it is loaded.
+        widens_output_groups: On GPUs without four-bit units the first projection of grouped outputs is
+            widened from eight bits to bf16 as it is loaded.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
         hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
@@ -197,14 +197,14 @@ class ServingStack:
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
     lone_workspace_bytes: float | None = None
-    earlier_workspace_bytes: float = 0.0
-    workspace_since: str = ""
+    earlier_workspace_bytes: tuple[tuple[str, float], ...] = ()
     sampled_logit_bytes: float
     earlier_sampled_logit_bytes: tuple[tuple[str, float], ...] = ()
     sums_peaks_before: str = ""
     sums_peaks: bool = False
     """Whether this version does (`sums_peaks_before`)."""
     index_logits_bytes: float = 0.0
+    profiles_encoder: bool = False
     loader_scale_bytes: float = 0.0
     earlier_loader_scale_bytes: float = 0.0
     loader_scale_since: str = ""
@@ -295,21 +295,27 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
-    if is_before(version, stack.workspace_since):
-        stack = replace(stack, workspace_bytes=stack.earlier_workspace_bytes)
+    workspace = _as_of(version, stack.earlier_workspace_bytes, stack.workspace_bytes)
+    logit = _as_of(version, stack.earlier_sampled_logit_bytes, stack.sampled_logit_bytes)
+    stack = replace(stack, workspace_bytes=workspace, sampled_logit_bytes=logit)
     if is_before(version, stack.loader_scale_since):
         stack = replace(stack, loader_scale_bytes=stack.earlier_loader_scale_bytes)
     if is_before(version, stack.sums_peaks_before):
         stack = replace(stack, sums_peaks=True)
-    for until, logit_bytes in stack.earlier_sampled_logit_bytes:
-        if is_before(version, until):
-            stack = replace(stack, sampled_logit_bytes=logit_bytes)
-            break
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
     if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
     return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack
+
+
+def _as_of(version: str, earlier: tuple[tuple[str, float], ...], now: float) -> float:
+    """What a version has: `earlier` are values, oldest first, each with the version that ended it.
+
+    >>> [_as_of(version, (("0.11", 3.0), ("0.21", 2.0)), 1.0) for version in ("0.9.2", "0.11.0", "0.30", "")]
+    [3.0, 2.0, 1.0, 1.0]
+    """
+    return next((value for until, value in earlier if is_before(version, until)), now)
 
 
 def without_overlap(stack: ServingStack) -> ServingStack:

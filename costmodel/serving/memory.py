@@ -7,8 +7,8 @@
 
 ``memory`` is what CUDA hands out of a GPU (`allocatable_bytes`).
 
-Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step, ``a·d`` heads and their width, ``o`` numbers
-of a group of outputs.
+Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step, ``a·d`` heads and their
+width, ``o`` numbers of a group of outputs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.parameters import norm_parameters, norms_of
-from costmodel.models.recurrence import FLOAT_BYTES
+from costmodel.models.parameters import encoder_parameters, norm_parameters, norms_of
+from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES
 from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.serving.adapters import adapters_layer_bytes
@@ -39,6 +39,8 @@ from topology.base.errors import InputError
 from topology.hardware.datasheets import allocatable_bytes, gpu_sheets
 
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
+MOST_EXPERT_TOKENS = 32768
+"""Tokens whose routed copies fused expert kernels keep at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)."""
 ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
@@ -53,11 +55,28 @@ def weights_bytes(deployment: Deployment) -> float:
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
     layers = stage_layers(model, layout.pp)
-    drafts = draft_weights_bytes(deployment)
+    drafts, sees = draft_weights_bytes(deployment), encoder_weights_bytes(deployment)
     if layout.pp == 1:
-        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts
-    outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
+        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts + sees
+    outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + max(drafts, sees)
     return max(outer_stage, max(layers) * per_layer)
+
+
+def encoder_weights_bytes(deployment: Deployment) -> float:
+    """Bytes on one GPU of the tower that a server loads beside its language model, in bf16; 0 without one.
+
+    Quantised checkpoints leave it as it is. Ranks split its layers and what joins it, if they can its heads.
+    """
+    if (tower := deployment.model.encoder) is None:
+        return 0.0
+    split, whole = encoder_parameters(tower)
+    return (split / _encoder_ranks(deployment) + whole) * weight_bytes("bf16")
+
+
+def _encoder_ranks(deployment: Deployment) -> int:
+    """Ranks that a tower is split over."""
+    tower, tp = deployment.model.encoder, deployment.layout.tp
+    return tp if tower is not None and tower.num_attention_heads % tp == 0 else 1
 
 
 def draft_weights_bytes(deployment: Deployment) -> float:
@@ -96,20 +115,58 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes of activations of the largest step and of sampling the largest batch, on one GPU.
 
-    The fused expert kernels keep every routed copy of a token's output until they are summed. A step samples
-    no more requests than it has tokens. Both peaks are of one run: the smaller finds room where the larger
-    was, unless the engine counts what PyTorch keeps.
+    A step samples no more requests than it has tokens. Both peaks are of one run: the smaller finds room
+    where the larger was, unless the engine counts what PyTorch keeps.
     """
-    model, layout, stack = deployment.model, deployment.layout, deployment.stack
-    block = model.feed_forward()
-    inner = 2 * (model.query_size + 2 * block.inner_size) / layout.tp
-    streams = 2 * model.residual_streams + 2
-    width = (streams + block.copies) * model.hidden_size + inner
-    scores = stack.index_logits_bytes if model.index_heads else 0.0
-    step = token_budget * width * 2.0 + scores
+    layout, stack = deployment.layout, deployment.stack
+    step = step_bytes(deployment, token_budget)
     rows = min(max_batch / layout.attention_dp, MOST_SAMPLED, token_budget)
-    sampling = rows * model.vocab_size * stack.sampled_logit_bytes
-    return step + sampling if stack.sums_peaks else max(step, sampling)
+    sampling = rows * deployment.model.vocab_size * stack.sampled_logit_bytes
+    peak = step + sampling if stack.sums_peaks else max(step, sampling)
+    return max(peak, encoder_step_bytes(deployment, token_budget))
+
+
+def encoder_step_bytes(deployment: Deployment, token_budget: int) -> float:
+    """Bytes of activations of a tower at its widest place, as a profile run has it; 0 where none is profiled.
+
+    It is given one image of the largest size, or as many as fill a step. Of P patches h wide the residual,
+    input and output of a block stay; attention has queries, keys and values twice, the rotated two once more
+    and its outputs, 9·h/t; the feed-forward its products, 2·F/t, gated 3·F/t.
+    """
+    tower = deployment.model.encoder
+    if tower is None or not deployment.stack.profiles_encoder:
+        return 0.0
+    image = tower.most_tokens or tower.image_tokens
+    tokens = max(token_budget, image) if tower.any_size else max(token_budget // image, 1) * image
+    inner = (3 if tower.gated_mlp else 2) * tower.intermediate_size
+    width = 3 * tower.hidden_size + max(9 * tower.hidden_size, inner) / _encoder_ranks(deployment)
+    return tokens * tower.merge * width * HALF_BYTES
+
+
+def step_bytes(deployment: Deployment, token_budget: int) -> float:
+    """Bytes of activations at the widest place of a step of `token_budget` tokens of an attention rank.
+
+    Residual, input and output of a block stay, H each (of n streams n·H before and after). Beside them are in
+    attention queries and outputs, keys and values, in a dense block its two products and theirs, 3·F/tp.
+    Fused expert kernels keep every routed copy of a token, of all ranks that gather their tokens, until they
+    are summed: k·max(2·F/t, H) and k·F/t, of at most `MOST_EXPERT_TOKENS` tokens at once.
+    """
+    model, layout = deployment.model, deployment.layout
+    n, H = model.residual_streams, model.hidden_size
+    stays = (3 if n == 1 else 2 * n + 2) * H
+    keys = 2 * model.attention.cached_numbers(layout.tp)
+    widest = token_budget * (2 * model.query_size / layout.tp + keys)
+    for mlp in dict.fromkeys(run.kind.mlp for run in layer_runs(model)):
+        block = model.feed_forward(mlp)
+        if not block.copies:
+            widest = max(widest, token_budget * 3 * block.inner_size / layout.tp)
+            continue
+        gathered, inner = token_budget * layout.attention_dp, model.moe_intermediate_size / layout.expert_tp
+        kept = block.copies * (max(2 * inner, model.moe_latent_size or H) + inner)
+        moved = 2 * gathered * H if layout.attention_dp > 1 else 0.0
+        widest = max(widest, min(gathered, MOST_EXPERT_TOKENS) * kept + moved)
+    scores = deployment.stack.index_logits_bytes if model.index_heads else 0.0
+    return (token_budget * stays + widest) * HALF_BYTES + scores
 
 
 def engine_bytes(deployment: Deployment) -> float:
@@ -278,7 +335,7 @@ def widened_outputs_bytes(deployment: Deployment) -> float:
 
 
 def _widens_published_fp8(deployment: Deployment) -> bool:
-    """Whether parts that its checkpoint has in eight bits may be widened here: GPUs without four-bit units."""
+    """Whether parts in eight bits may be widened as they are loaded: on GPUs without four-bit units."""
     native = "fp4" in deployment.hierarchy.gpu.peak_flop_per_s
     return not native and is_as_published(deployment) and dtype_of(deployment, "attention") == "fp8"
 

@@ -124,6 +124,7 @@ class Server:
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
+        profiles_encoder: Whether its profile run has the tower encode, where that of its engine does.
         knows_positions: Whether the model's positions are those of its checkpoint, and not of one alike.
     """
 
@@ -161,6 +162,7 @@ class Server:
     draft_tokens: int = 0
     overlaps: bool = True
     mixes: bool = False
+    profiles_encoder: bool = True
     """Whether a switch lets prompts and decodes share steps, where the engine does not by itself."""
     unread: Unread = NOTHING_UNREAD
     host_weights_bytes: float = 0.0
@@ -240,6 +242,8 @@ def server_of(
     if isinstance(served, Unknown):
         return served
     spec, knows = served
+    if facts.truth("said.text_only") or _takes_no_images(facts.value("said.item_limits")):
+        spec = replace(spec, encoder=None)
     engine = serving_stack(reading.family.name)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
         return Unknown(missing=(UNPRICED,))
@@ -300,6 +304,7 @@ def server_of(
         drafter=drafts[0],
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,
+        profiles_encoder=facts.truth("said.unprofiled_encoder") is not True,
         unread=unread,
         host_weights_bytes=(number(facts.value("said.cpu_offload")) or 0.0) * GIB,
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
@@ -356,6 +361,19 @@ def _stretches_positions(flag: Setting) -> bool:
     """Whether a flag says how positions are scaled, and nothing else of a model."""
     names = flag.path[0].replace("_", "-").startswith(_POSITIONS)
     return names and ("rope" in flag.path[0] or "rope" in str(flag.value))
+
+
+_LIMIT = re.compile(r"(image|video)\W{1,4}(?:count\W{1,4})?(\d{1,6})")
+
+
+def _takes_no_images(limits: object) -> bool:
+    """Whether a prompt may have no image and no video, whose tower vLLM then leaves out.
+
+    >>> _takes_no_images('{"image": 0, "video": 0}'), _takes_no_images({"image": 0}), _takes_no_images(None)
+    (True, False, False)
+    """
+    counts = dict(_LIMIT.findall(str(limits)))
+    return len(counts) == len(("image", "video")) and not any(int(count) for count in counts.values())
 
 
 _SIZE = re.compile(r"(?P<count>\d+(?:\.\d+)?)(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)

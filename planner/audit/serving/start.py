@@ -16,6 +16,7 @@ from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import allocatable_bytes
 
 ENGINE_UNCERTAINTY = 0.15
 """Share by which what engines take beside weights and cache differs from what their logs leave for it
@@ -178,7 +179,7 @@ def as_sized(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
     if stack.fraction_of == "free":
         share *= sized.cache_bytes / left.cache_bytes if left.cache_bytes > 0 else 1.0
     else:
-        share += (sized.cache_bytes - left.cache_bytes) / hierarchy.gpu.memory_bytes
+        share += (sized.cache_bytes - left.cache_bytes) / allocatable_bytes(hierarchy.gpu)
     return replace(free, memory_fraction=min(max(share, LEAST_SHARE), MOST_SHARE))
 
 
@@ -292,7 +293,8 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
         stack = replace(stack, memory_fraction=server.memory_fraction)
-    stack = replace(stack, mixed=stack.mixed or server.mixes)
+    profiles = stack.profiles_encoder and server.profiles_encoder
+    stack = replace(stack, mixed=stack.mixed or server.mixes, profiles_encoder=profiles)
     return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
 
 

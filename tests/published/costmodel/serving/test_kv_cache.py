@@ -121,7 +121,9 @@ def test_old_releases_count_both_peaks() -> None:
 @pytest.mark.parametrize(("gpu", "gib"), [("rtx-4090", 23.55), ("h100-sxm", 79.11), ("h200-sxm", 139.80)])
 def test_engines_share_what_cuda_hands_out(gpu: str, gib: float) -> None:
     """One per cent more of the memory is one per cent of CUDA's total, not of nvidia-smi's."""
-    deployment = replace(deployed("vllm"), model=model("qwen3-0.6b"), hierarchy=default_cluster(gpu, 4).hierarchy)
+    deployment = replace(
+        deployed("vllm"), model=model("qwen3-0.6b"), hierarchy=default_cluster(gpu, 4).hierarchy
+    )
     left = [
         memory_breakdown(deployment, token_budget=2048, max_batch=8, memory_fraction=share).kv_cache_bytes
         for share in (0.90, 0.91)

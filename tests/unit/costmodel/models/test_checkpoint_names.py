@@ -104,7 +104,7 @@ REFUSED = {
     "Kimi-K4": "kimi-k3", "mistralai/Mistral-Large-4-Instruct-2612": "mistral-large-123b", "Mixtral-8x7B-v0.2": "mixtral-8x7b",
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
-    "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
+    "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.9-27B-FP8": "qwen3.5-27b",
     "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
     "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip

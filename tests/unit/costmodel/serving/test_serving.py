@@ -24,6 +24,7 @@ from costmodel.serving.ops import all_reduce_s, linear_s, operations
 from costmodel.serving.step import step_times
 from topology.base.errors import InputError
 from topology.builders import default_cluster
+from topology.hardware.datasheets import allocatable_bytes
 
 CAL = load_calibration()
 
@@ -75,7 +76,7 @@ def test_memory_parts_sum_to_what_the_engine_may_use() -> None:
     """Weights, workspace and cache fill the engine's share of the GPU."""
     deployment = deployed("70b", tp=4)
     parts = memory_breakdown(deployment, token_budget=2048, max_batch=256)
-    assert parts.total_bytes == pytest.approx(0.92 * deployment.hierarchy.gpu.memory_bytes)
+    assert parts.total_bytes == pytest.approx(0.92 * allocatable_bytes(deployment.hierarchy.gpu))
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
