@@ -72,6 +72,16 @@ ROWS = [
         "--enable-expert-parallel --max-model-len 262144"),
         "h20-141gb", {"tokens": 205_728, "starts": False}, "vllm recipes pull 12",
     ),
+    (
+        ("# SGLang 0.5.13\nsglang serve --model-path deepseek-ai/DeepSeek-V4-Pro --tp 8 --moe-runner-backend marlin "
+        "--mem-fraction-static 0.88"),
+        "h200-sxm", {"weights": 125.65, "starts": False}, "InferenceX issue 2128",
+    ),
+    (
+        ("# SGLang 0.5.13\nsglang serve --model-path deepseek-ai/DeepSeek-V4-Pro --tp 8 --moe-runner-backend marlin "
+        "--mem-fraction-static 0.93"),
+        "h200-sxm", {"starts": True}, "InferenceX issue 2128: 0.9113 at least",
+    ),
 ]  # fmt: skip
 
 

@@ -771,10 +771,21 @@ def test_heads_of_two_sizes_are_those_of_the_layers_with_a_window_and_without() 
     assert replace(found, source=known.source, as_of=known.as_of) == known
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 18}, {"enable_moe_block": True}],
-)
+def test_experts_beside_a_feed_forward_are_those_of_shared_experts() -> None:
+    """Gemma 4 26B-A4B, whose tokens pass a feed-forward of 2,112 and eight experts of 704."""
+    text = {
+        **GEMMA_4["text_config"], "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "enable_moe_block": True,
+        "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+    }  # fmt: skip
+    found = model_of_config({**GEMMA_4, "text_config": text}, name="gemma-4-26b-a4b")
+    known = model("gemma-4-26b-a4b")
+    same = {"source": known.source, "as_of": known.as_of, "left_out": known.left_out}
+    assert replace(found, **same) == known
+
+
+@pytest.mark.parametrize("more", [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 18}])
 def test_a_smaller_gemma_4_is_refused_by_what_is_not_priced(more: Mapping[str, object]) -> None:
     """A wrong shape is worse than a refusal."""
     config = {**GEMMA_4, "text_config": {**GEMMA_4["text_config"], **more}}
