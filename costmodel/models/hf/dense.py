@@ -142,8 +142,8 @@ _GLOBAL = "full_attention"
 def _gemma4(r: ConfigReader) -> dict[str, Any]:
     """Gemma 4 (text part): a Gemma 3 whose global layers have wider heads, fewer of keys, often no values.
 
-    Smaller ones embed tokens in every layer and share caches, which is not supported. One has experts beside its
-    feed-forward, as wide as shared ones, and three further norms of a layer.
+    Smaller ones embed tokens in every layer and share caches, which is not supported. One has experts beside
+    its feed-forward, as wide as shared ones, and three further norms of a layer.
     """
     for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if r.config.get(key):
