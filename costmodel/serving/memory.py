@@ -20,6 +20,7 @@ from costmodel.models.parameters import encoder_parameters, norm_parameters, nor
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES
 from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
+from costmodel.parallel.divisions import HEADS
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
     QUANTISED_BLOCK,
@@ -76,7 +77,7 @@ def encoder_weights_bytes(deployment: Deployment) -> float:
 def _encoder_ranks(deployment: Deployment) -> int:
     """Ranks that a tower is split over."""
     tower, tp = deployment.model.encoder, deployment.layout.tp
-    return tp if tower is not None and tower.num_attention_heads % tp == 0 else 1
+    return tp if tower is not None and HEADS.rest(tower.num_attention_heads, tp) == 0 else 1
 
 
 def draft_weights_bytes(deployment: Deployment) -> float:
