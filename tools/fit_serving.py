@@ -59,6 +59,7 @@ PRIOR: Mapping[str, tuple[float, float]] = {
     "attention_share": (1.1, 0.2),
     "expert_share": (1.0, 0.15),
     "mxfp4_share": (1.0, 0.25),
+    "native_mxfp4_share": (1.0, 0.25),
     "sustained": (1.05, 0.1),
     "request_s": (2e-3, 0.5),
     "response_s": (12e-3, 0.6),

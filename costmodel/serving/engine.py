@@ -109,7 +109,9 @@ class ServingStack:
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
         expert_share: Expert kernels of the engine over the tabulated ones.
-        mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
+        mxfp4_share: The same of MXFP4 kernels that unpack to bf16, as far as they read weights: engines take
+            them from other libraries (Marlin, Triton).
+        native_mxfp4_share: The same of those that multiply four bits.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
         widens_fp8_from: Compute capability of NVIDIA's from which it serves fp8 weights without eight-bit
@@ -162,6 +164,7 @@ class ServingStack:
     attention_share: float
     expert_share: float
     mxfp4_share: float
+    native_mxfp4_share: float
     sustained: float
     eight_bit_cache: bool
     widens_fp8_from: str = ""

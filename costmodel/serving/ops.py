@@ -120,10 +120,11 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
 
     Tokens of all attention-data-parallel ranks.
     """
-    model, layout = deployment.model, deployment.layout
-    seconds = routed_experts(
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    gpu = deployment.hierarchy.gpu
+    return routed_experts(
         cal,
-        deployment.hierarchy.gpu,
+        gpu,
         dtype_of(deployment, "experts"),
         tokens=m * layout.attention_dp,
         hidden_size=model.moe_latent_size or model.hidden_size,
@@ -132,9 +133,10 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         num_experts=model.num_experts + deployment.expert_copies,
         moe_tp=layout.expert_tp,
         moe_ep=layout.ep,
-        mxfp4_share=deployment.stack.mxfp4_share,
+        exchanged=layout.attention_dp > 1,
+        share=stack.expert_share,
+        mxfp4_share=stack.native_mxfp4_share if "fp4" in gpu.peak_flop_per_s else stack.mxfp4_share,
     ).seconds
-    return seconds * deployment.stack.expert_share
 
 
 def _latent_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
