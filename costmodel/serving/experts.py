@@ -125,10 +125,10 @@ def _kernels(
     cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, *, shape: Shape, like: Shape, shares: Shares
 ) -> KernelTime:
     """Experts of `shape` by the measured kernels nearest to `like`."""
-    modelled = _modelled(cal, gpu, dtype, tokens, shape)
     nearest = _nearest(cal, gpu, dtype, like)
     share, mxfp4_share = shares
     if nearest is None:
+        modelled = _modelled(cal, gpu, dtype, tokens, shape)
         return dataclasses.replace(modelled, seconds=modelled.seconds * share)
     known, log_seconds, table = nearest
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
@@ -142,6 +142,7 @@ def _kernels(
     if known == shape and table_dtype == dtype and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(wanted / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
+    modelled = _modelled(cal, gpu, dtype, tokens, shape)
     ratio = measured / _modelled(cal, gpu, table_dtype, alike * read / wanted, known).seconds
     sizes = " ".join(f"{name}={size}" for name, size in zip(SIZES, known, strict=True))
     return KernelTime(
