@@ -23,7 +23,8 @@ from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
 from planner.questions.words import text_of
-from planner.serving.plan import ServingPlan
+from planner.serving.plan import ServingPlan, is_serving_plan, serving_from_json
+from topology.base.errors import InputError
 
 
 def audited_server_texts(
@@ -76,6 +77,37 @@ def judged(
         server = with_hosts(server, texts)
         server = replace(server, little_shm=has_little_shared_memory(texts, given))
     return audited_server(load_calibration(), reading, server, loads, asked if compares else None)
+
+
+def predicted_texts(texts: Mapping[str, str], asked: ServeFlags) -> ServingAudit:
+    """What a given server does under a load, as an audit of the same files says it.
+
+    Args:
+        texts: Files that start it, by name, or the plan of one.
+        asked: Its load, and the model, GPUs or cluster that no file names.
+
+    Raises:
+        InputError: The files start no server, or other GPUs were named beside a plan, which has its own.
+    """
+    (name, text), *others = texts.items()
+    if not others and is_serving_plan(text):
+        words = {"--model": asked.model, "--gpu": asked.gpu, "--cluster": asked.cluster}
+        if named := [flag for flag, value in words.items() if value]:
+            raise InputError(
+                what="a plan is predicted as it was planned",
+                cause=f"{' and '.join(named)} beside {name}, which says its own",
+                fix="leave them out, or plan serve again with them",
+            )
+        return predicted_plan(serving_from_json(text, name), asked, name)
+    reading = read_texts(texts)
+    if not reading.family.serves:
+        raise InputError(
+            what="these files start no server",
+            cause=f"{', '.join(texts)}: read as {reading.family.name}",
+            fix="name the script that starts the server, or a plan that plan serve --json wrote",
+        )
+    where = {"model": asked.model, "gpu": asked.gpu, "cluster": asked.cluster}
+    return judged(reading, texts, {}, asked, {}, compares=False, **where)
 
 
 _FAMILIES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from app.reports.audit.server import latencies_of, server_answer
 from costmodel.serving.engine import serving_stack
 from planner.audit.read import read_texts
 from planner.audit.serving.audit import LoadAudit, ServingAudit
-from planner.audit.serving.texts import audited_server_texts, judged, predicted_plan
+from planner.audit.serving.texts import audited_server_texts, judged, predicted_plan, predicted_texts
 from planner.questions.flags import ServeFlags
 from planner.serving.plan import serving_from_json, serving_to_json
 from topology.base.errors import InputError, NoFeasiblePlanError
@@ -108,6 +109,29 @@ def test_a_plan_without_a_load_is_predicted_under_its_own() -> None:
     (load,) = predicted_plan(rated, ServeFlags(), "plan.json").loads
     assert load.running is not None
     assert load.running.plan.request.job == rated.request.job
+
+
+def test_a_prediction_on_a_described_cluster_is_that_of_an_audit(tmp_path: Path) -> None:
+    """Hosts of two with 10 Gbit/s between them: slower than those of the catalogue, and as the audit says."""
+    script, cluster = _script(tmp_path, " --tensor-parallel-size 4"), tmp_path / "c.toml"
+    cluster.write_text(
+        'name = "hosts of two"\nfabric = "ethernet"\n[[nodes]]\ngpu = "h100-sxm"\ncount = 2\ngpus_per_node = 2\n'
+        'nics_per_node = 1\nnic_bandwidth_bytes_per_s = "10 Gbit/s"\nnic_latency_s = "20 us"\n'
+    )
+    words: dict[str, Any] = {"concurrency": 4, "input": 200, "output": 50}
+    here = meshplan.predict(script, cluster=cluster, **words)
+    assert here.tpot_s > 2 * meshplan.predict(script, gpu="h100-sxm", **words).tpot_s
+    texts = {"serve.sh": script.read_text()}
+    load = ServeFlags(concurrency="4", input_tokens="200", output_tokens="50")
+    (audited,) = judged(read_texts(texts), texts, {}, load, {}, cluster=str(cluster), compares=False).loads
+    assert audited.running is not None
+    assert (audited.running.ttft_s, audited.running.tpot_s) == (here.ttft_s, here.tpot_s)
+
+
+def test_a_plan_is_predicted_on_no_other_gpus() -> None:
+    plan = meshplan.serve("8b", gpu="h100-sxm", gpus=1, concurrency=4, input=500, output=50)
+    with pytest.raises(InputError, match="as it was planned"):
+        predicted_texts({"plan.json": serving_to_json(plan)}, ServeFlags(gpu="h200-sxm"))
 
 
 def test_what_is_no_prediction_is_refused(tmp_path: Path) -> None:
