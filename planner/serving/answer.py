@@ -21,7 +21,7 @@ from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
 from planner.serving.closed_pools import short_of_prefill
-from planner.serving.evidence import fleet_evidence, is_measured, unmeasured_in
+from planner.serving.evidence import fleet_evidence, is_measured, runs_behind, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import (
@@ -187,6 +187,7 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         "head": "the output projection",
         "small kernels": "small kernels",
         "drafting": "drafting tokens",
+        "launches": "waiting for launches that no graph holds",
     }
     share = parts[largest] / sum(parts.values())
     tail = (
@@ -311,10 +312,21 @@ def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -
     elif other.run is not None:
         why = _less_sure(request, run, other.run)
     else:
-        why = "as good" if other.measured else "not simulated; no better by its bound"
+        why = _by_capacity(request, other)
     return ServingAlternative(
         label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
     )
+
+
+def _by_capacity(request: ServingRequest, other: FleetRunnerUp) -> str:
+    """What is known of a fleet that no simulation has under the load: what its workers alone carry."""
+    if not other.measured:
+        return "not simulated; no better by its bound"
+    open_load = request.job.request_rate_per_s is not None
+    alike = "as many GPUs" if open_load else "as many requests"
+    runs = runs_behind(other.options.values())
+    behind = f"{runs} measured run{'s' * (runs != 1)}" if runs else "no measured runs"
+    return f"{alike} by what its workers alone carry; not simulated under this load; {behind}"
 
 
 def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:

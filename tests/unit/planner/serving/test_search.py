@@ -340,6 +340,17 @@ def test_of_fleets_at_one_bill_the_measured_one_of_the_highest_chance_is_propose
     assert plan.evidence.rows or not any("no measured runs" in why for why in equals)
 
 
+def test_of_a_runner_up_that_was_not_simulated_whole_it_is_said_what_stands_behind_it() -> None:
+    """Workers that carry the rate alone are not called as good: nobody saw them together, or measured them."""
+    for gpu, rate, runs in (("h100-sxm", 20.0, r"\d+ measured runs"), ("l40s", 16.0, "no measured runs")):
+        plan = fleet("8b", gpu, None, weights=("fp8",), modes=("aggregated", "disaggregated"), input_tokens=2000,
+                     request_rate_per_s=rate, output_tokens=300, pins={"pp": 1, "tp": 1})  # fmt: skip
+        (other,) = plan.alternatives
+        assert other.num_gpus == plan.num_gpus
+        alone = "as many GPUs by what its workers alone carry; not simulated under this load"
+        assert re.fullmatch(f"{alone}; {runs}", other.why)
+
+
 def test_a_runner_up_that_no_bound_tells_from_the_winner_is_simulated() -> None:
     """No fleet of the same worth is shown that nobody looked at."""
     plan = fleet("deepseek-r1", "h200-sxm", 16, weights=("fp8",), modes=("aggregated", "disaggregated"),
