@@ -16,6 +16,7 @@ from costmodel.serving.ops import (
     experts_s,
     feed_forward_s,
     head_s,
+    launches_s,
     projections_s,
     small_kernels,
 )
@@ -58,5 +59,9 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
     if draft is not None:
         each = decode_attention_s(cal, draft, np.array([float(rank)]), context)
         parts["drafting"] = float((drafted + deployment.draft_tokens * each)[0])
+    if stack.graph_batch is not None and rank > stack.graph_batch:
+        launched_s = layout.pp * launches_s(deployment)
+        launched_s += deployment.draft_tokens * launches_s(draft) if draft is not None else 0.0
+        parts["launches"] = max(launched_s - sum(parts.values()), 0.0)
     parts["host"] = float(host_s(stack, np.array([float(rank)]), np.array([sum(parts.values())]))[0])
     return parts

@@ -117,7 +117,8 @@ class Deployment:
 
     `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
     `adapters` of the kind of `adapter` are held at once, of which every request names one. Copies of its
-    cache take `host_cache_bytes` of its hosts' memory.
+    cache take `host_cache_bytes` of its hosts' memory. Without `peers` NCCL is told that no GPU reads the
+    memory of another, so what it sends inside a host goes through the host's.
     """
 
     model: ModelSpec
@@ -133,6 +134,7 @@ class Deployment:
     adapter: Adapter | None = None
     adapters: int = 0
     host_cache_bytes: float = 0.0
+    peers: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a model of a kind that says why nobody knows what serving it costs."""

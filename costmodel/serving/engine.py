@@ -96,8 +96,12 @@ class ServingStack:
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
         hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
             every version does.
-        host_s_per_request: The same, per decoding request.
-        hides_requests: That work happens while a step runs, so only what exceeds the step is added.
+        host_s_per_request: The same, per decoding request, where it does not happen while a step runs.
+        hides_requests: All of the host's work for a step happens while one runs, so that a step lasts as
+            long as the longer of the GPU's work with `host_s` and the host's own, `loop_s`.
+        loop_s: Host time of such a step: schedule, inputs, launches, outputs, streams.
+        loop_s_per_request: The same, per decoding request.
+        exposed_share: Share of it that the GPU waits for where that overlap is off, or not there yet.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
         launch_s: Host time to launch one operation without a graph; steps with prompts are at least as long
@@ -105,11 +109,14 @@ class ServingStack:
         prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
             0 for none.
         prompt_graphs_since: First version with them by default.
+        graph_batch: Most requests of a rank whose decode steps are captured; 0 for none, None for any number.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
+        own_all_reduce: Whether it is used, which a switch may end.
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
         expert_share: Expert kernels of the engine over the tabulated ones.
-        mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
+        mxfp4_share: The same of MXFP4 kernels that unpack weights to bf16, which engines take from other
+            libraries.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
         widens_fp8_from: Compute capability of NVIDIA's from which it serves fp8 weights without eight-bit
@@ -153,11 +160,16 @@ class ServingStack:
     hides_scheduling_since: str
     host_s_per_request: float
     hides_requests: bool
+    loop_s: float
+    loop_s_per_request: float
+    exposed_share: float
     kernel_s: float
     launch_s: float
     prompt_graph_tokens: int = 0
     prompt_graphs_since: str = ""
+    graph_batch: int | None = None
     all_reduce_s: float
+    own_all_reduce: bool = True
     attention_s: float
     attention_share: float
     expert_share: float
@@ -282,7 +294,18 @@ def without_overlap(stack: ServingStack) -> ServingStack:
     """
     if not stack.lagged:
         return stack
-    return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False, prefill_lagged=False)
+    host_s, per_request_s = stack.host_s + stack.scheduling_s, stack.host_s_per_request
+    if stack.hides_requests:
+        host_s = max(stack.exposed_share * stack.loop_s, stack.host_s)
+        per_request_s = stack.exposed_share * stack.loop_s_per_request
+    return replace(
+        stack,
+        host_s=host_s,
+        host_s_per_request=per_request_s,
+        hides_requests=False,
+        lagged=False,
+        prefill_lagged=False,
+    )
 
 
 def is_before(version: str, since: str) -> bool:

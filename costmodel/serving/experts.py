@@ -89,7 +89,8 @@ def routed_experts(
         num_experts: E.
         moe_tp: ranks that split one expert.
         moe_ep: ranks that split the set of experts.
-        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones, as far as they read weights.
+        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones, as far as they read weights,
+            on GPUs that unpack them; others have kernels of another library.
     """
     shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
     crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
@@ -98,7 +99,7 @@ def routed_experts(
     if nearest is None:
         return modelled
     known, log_seconds, table = nearest
-    share = mxfp4_share if table == MXFP4 else 1.0
+    share = mxfp4_share if table == MXFP4 and "fp4" not in gpu.peak_flop_per_s else 1.0
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
     rows = np.clip(
         floats(tokens) * (top_k * known[3] / (num_experts * known[2])), table_tokens[0], table_tokens[-1]

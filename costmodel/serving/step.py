@@ -16,7 +16,14 @@ from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment, draft_of, drafter_of
 from costmodel.serving.engine import ServingStack
-from costmodel.serving.ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
+from costmodel.serving.ops import (
+    ACTIVATION_BYTES,
+    decode_attention_s,
+    head_s,
+    launches_s,
+    linear_s,
+    prefill_attention_s,
+)
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 from topology.base.arrays import Floats
 
@@ -68,11 +75,12 @@ def step_times(
 def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
     """Host seconds that a decode step of `step_s` on the GPU does not hide, with `requests` on a rank.
 
-    host = fixed + per request · requests, of which engines that work on requests during a step add only what
-    exceeds it.
+    One after the other: host = fixed + per request · requests. An engine that prepares the next step while
+    one runs waits for the slower of the two: max(step + fixed, loop + loop per request · requests) − step.
     """
-    per_request = stack.host_s_per_request * requests
-    return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
+    if not stack.hides_requests:
+        return stack.host_s + stack.host_s_per_request * requests
+    return np.maximum(stack.host_s, stack.loop_s + stack.loop_s_per_request * requests - step_s)
 
 
 def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, shared: bool = True) -> Floats:
@@ -99,10 +107,12 @@ def decode_tables(
     Attention slope per cached token of a decode round, by requests per rank.
 
     A pipeline of p stages works on p microbatches at once: a round is p times the slowest stage at b/p
-    requests.
+    requests. Of more requests than graphs hold, a round lasts at least as long as its launches.
     """
-    pp, width = deployment.layout.pp, 1 + deployment.draft_tokens
+    pp, width, held = deployment.layout.pp, 1 + deployment.draft_tokens, deployment.stack.graph_batch
     knots = token_knots(per_rank)
+    if held is not None:
+        knots = np.union1d(knots, [at for at in (held, held + 1.0) if 1 <= at <= per_rank])
     micro = np.maximum(np.ceil(knots / pp), 1)
     rows = micro * width
     stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
@@ -117,6 +127,10 @@ def decode_tables(
         at_last = at_last + drafts * decode_attention_s(cal, draft, knots, last_context)
     slope = np.maximum(at_last - at_first, 0.0) / (knots * (last_context - first_context))
     intercept = np.maximum(at_first - slope * knots * first_context, 0.0)
+    if held is not None:
+        launched_s = pp * launches_s(deployment) + (drafts * launches_s(draft) if draft is not None else 0.0)
+        least_s = launched_s - (intercept + slope * knots * (first_context + last_context) / 2)
+        linear = np.where(knots > held, np.maximum(linear, least_s), linear)
     return spread(knots, linear, per_rank), spread(knots, intercept, per_rank), spread(knots, slope, per_rank)
 
 

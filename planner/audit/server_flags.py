@@ -302,7 +302,7 @@ def _is_of(name: str, names: Collection[str]) -> bool:
 
 def _is_known(name: str, flags: ServerFlags) -> bool:
     """Whether a parser of any release takes a flag: as it is, or shortened."""
-    if name in flags.all or len(name) == 1:
+    if name in flags.all or len(name) == 1 or _GLUED.fullmatch(name):
         return True
     return len(name) >= _LEAST_SHORTENED and any(known.startswith(name) for known in flags.all)
 

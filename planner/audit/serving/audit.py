@@ -9,7 +9,7 @@ from typing import Literal
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
-from planner.audit.environment import slow_settings
+from planner.audit.environment import THROUGH_HOSTS, slow_settings
 from planner.audit.read import Reading
 from planner.audit.serving.binding import binding
 from planner.audit.serving.changes import (
@@ -23,6 +23,7 @@ from planner.audit.serving.full_load import asked_of, full_load, full_load_notes
 from planner.audit.serving.hosts import spanned
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.lora import waiting_adapters
+from planner.audit.serving.peers import peers_taken_for_granted
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.running import RunningServer, running, running_pools, under_load
 from planner.audit.serving.server import Server, Unknown, as_planned
@@ -253,7 +254,8 @@ def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
     shared, several, peers = min(ranks, each) > 1, ranks > each, hierarchy.gpu.peer_to_peer
     variables, anywhere = reading.variables, reading.slow_variables
     for slow in slow_settings(variables, anywhere, shared=shared, several=several, peers=peers):
-        yield f"{slow.message}, which is not priced", slow.variable.fix
+        priced = "" if slow.variable.name in THROUGH_HOSTS else ", which is not priced"
+        yield f"{slow.message}{priced}", slow.variable.fix
     for text in server.slow:
         yield text, "leave it out"
     yield from waiting_adapters(server.adapters, server.engine)
@@ -367,6 +369,9 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     binds = binding(server, now)
+    deployment, middle = server_deployment(server, request, hierarchy), request.job.output_tokens / 2
+    context = request.job.input_tokens + middle
+    assumed += tuple(peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context))
     if not load.compares:
         return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed, binds=binds)
     best = None if best is None else under_load(cal, best, request, hierarchy)

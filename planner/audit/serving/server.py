@@ -26,6 +26,7 @@ from costmodel.serving.deployment import (
     stage_layers,
 )
 from costmodel.serving.engine import serving_stack
+from planner.audit.environment import exchanges_through_hosts
 from planner.audit.facts import JobFacts
 from planner.audit.file_names import model_of_names
 from planner.audit.read import OPTION_FILES, Reading
@@ -53,6 +54,10 @@ _PACKAGES = {"trtllm": "tensorrtllm"}
 """Names of packages and images, where not the profile's."""
 _LEFT_OPEN = re.compile(r"^<(\w+) checkpoint of (\S+)>$")
 """What a command of ours names where no checkpoint of that precision is known by name."""
+_UNOPTIMISED = ("o0",)
+"""The path of vLLM's ``-O0``: neither compiled nor captured (config/vllm.py, OptimizationLevel)."""
+_GRAPH_MODES = (("compilation_config", "cudagraph_mode"), ("cc", "cudagraph_mode"))
+"""Paths of vLLM's word for which steps are captured, of which `facts` keep no "none"."""
 _LENGTHS = ("max-model-len", "max-seq-len", "context-length")
 _WAITS = {
     "said.balance_steps": ("timeout_iters", 50),
@@ -99,7 +104,10 @@ class Server:
         gather_steps: Decode steps that they wait for others after that.
         longest: Tokens of the longest request that it takes.
         assumed: What was taken for granted.
-        slow: Settings that are not priced and make it slower than predicted.
+        slow: Settings that make it slow.
+        graph_batch: Most requests of a rank whose decode steps graphs hold; 0 for none, None for any number.
+        own_all_reduce: Whether the engine's own all-reduce is used, which a switch ends.
+        peers: Whether NCCL may read another GPU's memory, which variables forbid.
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
         version: Of the engine, where the files name it; "" is the newest known.
@@ -160,6 +168,9 @@ class Server:
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
+    graph_batch: int | None = None
+    own_all_reduce: bool = True
+    peers: bool = True
     mixes: bool = False
     """Whether a switch lets prompts and decodes share steps, where the engine does not by itself."""
     unread: Unread = NOTHING_UNREAD
@@ -267,7 +278,8 @@ def server_of(
     assumed += unread.notes
     beyond, idle = compared_with_machine(reading, replicas * layout.num_gpus)
     assumed += idle
-    eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
+    held = _graph_batch(reading, drafts[1], assumed)
+    eager = "cuda graphs are off: every step lasts at least as long as its operations are launched"
     return Server(
         engine=engine.name,
         model=spec,
@@ -283,7 +295,10 @@ def server_of(
         gather_steps=more,
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
-        slow=(eager,) if facts.truth("said.eager") else (),
+        slow=(eager,) if held == 0 else (),
+        graph_batch=held,
+        own_all_reduce=not facts.truth("said.no_custom_all_reduce"),
+        peers=not exchanges_through_hosts(reading.variables, reading.slow_variables),
         checkpoint=named,
         knows_gpu=bool(gpu) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
@@ -309,6 +324,25 @@ def server_of(
         beyond_machine=beyond,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
+
+
+def _graph_batch(reading: Reading, drafts: int, assumed: list[str]) -> int | None:
+    """Most requests of a decode step that graphs hold: 0 where they are off, None where nothing limits them.
+
+    Engines limit the tokens of a step, of which a request that is drafted for has one more than drafts.
+    """
+    facts = reading.facts
+    words = (*reading.flags, *reading.settings)
+    named = next((str(word.value).upper() for word in words if word.path[-2:] in _GRAPH_MODES), "")
+    mode, unoptimised = named.rpartition(".")[2], any(flag.path == _UNOPTIMISED for flag in reading.flags)
+    if facts.truth("said.eager") or mode == "NONE" or unoptimised:
+        return 0
+    if mode == "PIECEWISE":
+        assumed.append(
+            "graphs hold whole steps: of cudagraph_mode PIECEWISE, launches between are not priced"
+        )
+    most = facts.count("said.graph_batch")
+    return None if most is None else most // (1 + drafts)
 
 
 def _served_model(
@@ -341,7 +375,7 @@ def _checkpoint_of_names(reading: Reading, assumed: list[str]) -> str:
     return named[0].name
 
 
-_ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
+_ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend", *_UNOPTIMISED, "cudagraph_mode"))
 """Flags that no field states and that are read all the same."""
 
 

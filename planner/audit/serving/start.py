@@ -292,8 +292,11 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
         stack = replace(stack, memory_fraction=server.memory_fraction)
-    stack = replace(stack, mixed=stack.mixed or server.mixes)
-    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
+    stack = replace(stack, mixed=stack.mixed or server.mixes, graph_batch=server.graph_batch)
+    stack = replace(stack, own_all_reduce=server.own_all_reduce)
+    if server.graph_batch == 0:
+        stack = replace(stack, prompt_graph_tokens=0)
+    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers)
 
 
 def server_budget(server: Server, deployment: Deployment) -> int:

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from costmodel.accuracy import serving_predictions, serving_processes
@@ -31,10 +32,10 @@ from costmodel.accuracy.serving_runs import (
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import Row, UnsupportedRunError
 from costmodel.serving.bands import evidence_of
-from costmodel.serving.engine import serving_stack
+from costmodel.serving.engine import at_version, serving_stack
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
-from costmodel.serving.step import step_times
+from costmodel.serving.step import host_s, step_times
 from topology.builders import default_cluster
 
 CAL = load_calibration()
@@ -202,8 +203,10 @@ def test_older_engines_do_not_hide_their_scheduling() -> None:
         for version in ("0.12.0", "0.18.0")
     ]
     old, new = (predict(CAL, run, fabric).tpot_s for run in runs)
-    hidden = serving_stack("vllm").scheduling_s
-    assert old - new == pytest.approx(hidden, rel=0.2)
+    before, since = (at_version(serving_stack("vllm"), run.engine_version) for run in runs)
+    requests, step_s = np.array([float(runs[0].concurrency)]), np.array([new - since.host_s])
+    more_s = host_s(before, requests, step_s) - host_s(since, requests, step_s)
+    assert old - new == pytest.approx(more_s[0], rel=0.2)
 
 
 def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
