@@ -326,7 +326,7 @@ def _by_capacity(request: ServingRequest, other: FleetRunnerUp) -> str:
     alike = "as many GPUs" if open_load else "as many requests"
     runs = runs_behind(other.options.values())
     behind = f"{runs} measured run{'s' * (runs != 1)}" if runs else "no measured runs"
-    return f"{alike} by what its workers alone carry; not simulated under this load; {behind}"
+    return f"{alike}, of workers that were simulated alone, not as a fleet; {behind}"
 
 
 def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:
