@@ -122,7 +122,7 @@ def _share_of_reading(gpu: Gpu, rows: Floats) -> Floats:
     An engine's other kernels read better or worse than the tabulated ones; products run at the peak of
     either. The ridge is the number of rows at which both take as long, the products in sixteen bits.
     """
-    ridge = gpu.peak_flop_per_s["bf16"] / gpu.memory_bandwidth_bytes_per_s * MXFP4_BYTES / 2
+    ridge = gpu.peak("bf16") / gpu.memory_bandwidth_bytes_per_s * MXFP4_BYTES / 2
     return ridge / (ridge + rows)
 
 
