@@ -84,6 +84,9 @@ class ServingStack:
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
         refuses_long_context: It does not start where its cache is shorter than its longest request.
+        state_for_each_request: It does not start where its pool has fewer pages than requests may run at
+            once, of models whose layers keep a state, if graphs hold its decode steps.
+        state_for_each_request_since: First version that does not; empty if every version does.
         fp4_tiles: Hidden and inner sizes to whose multiples MXFP4 experts are filled up.
         native_fp4_tiles: The same on GPUs with four-bit units.
         earlier_fp4_tiles: `fp4_tiles` of versions before `fp4_tiles_since`.
@@ -141,6 +144,8 @@ class ServingStack:
     memory_fraction_since: str
     fraction_of: FractionOf
     refuses_long_context: bool = False
+    state_for_each_request: bool = False
+    state_for_each_request_since: str = ""
     fp4_tiles: tuple[int, int] = (1, 1)
     native_fp4_tiles: tuple[int, int] = (1, 1)
     earlier_fp4_tiles: tuple[int, int] = (1, 1)
@@ -266,6 +271,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
+    if is_before(version, stack.state_for_each_request_since):
+        stack = replace(stack, state_for_each_request=False)
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
     if is_before(version, stack.earlier_defaults_before):

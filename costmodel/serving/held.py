@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import scheduler_default
 from costmodel.serving.memory import cache_left_bytes, kv_bytes_per_token, memory_breakdown
+from costmodel.serving.pages import state_page_bytes
 
 MOST_BATCH = 512
 """Requests of an attention rank at once: vLLM 0.33 captures no graph of a larger step by itself
@@ -29,6 +30,8 @@ class HeldCache:
         beside_bytes: What the engine and a step's activations take.
         longest: Tokens of the longest request that the server takes.
         request_bytes: Cache of one such request.
+        state_page_bytes: Of a page of its pool, of which a request that runs needs one for its state; 0
+            without.
     """
 
     weights_bytes: float
@@ -36,6 +39,12 @@ class HeldCache:
     beside_bytes: float
     longest: int
     request_bytes: float
+    state_page_bytes: float = 0.0
+
+    @property
+    def state_pages(self) -> int:
+        """States that its pool has room for (vLLM's Mamba cache blocks); 0 of models without."""
+        return int(max(self.cache_bytes, 0.0) // self.state_page_bytes) if self.state_page_bytes else 0
 
     @property
     def cache_tokens(self) -> int:
@@ -88,6 +97,7 @@ def held_cache(
         beside_bytes=parts.overhead_bytes + parts.activations_bytes,
         longest=longest,
         request_bytes=longest * kv_bytes_per_token(deployment, longest, in_flight),
+        state_page_bytes=state_page_bytes(deployment),
     )
 
 

@@ -31,6 +31,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
+from planner.audit.serving.graphs import captures_steps, is_level
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
@@ -113,6 +114,7 @@ class Server:
         cache_bytes: Cache of each GPU, where it is said and not left by weights.
         cache_tokens: Tokens of the cache of an attention rank at most.
         whole_prompts: Whether prompts are computed whole, by a word.
+        captures_steps: Whether graphs hold whole decode steps.
         printed: What its log says.
         beyond_machine: What its degrees take and what files give one server, if that is less; else "".
         dtype: What products are told to be in; "" is the checkpoint's.
@@ -167,6 +169,7 @@ class Server:
     cache_bytes: float | None = None
     cache_tokens: int | None = None
     whole_prompts: bool = False
+    captures_steps: bool = True
     printed: ServerLog | None = None
     beyond_machine: str = ""
     planned: ServingRequest | None = None
@@ -305,6 +308,7 @@ def server_of(
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
         whole_prompts=bool(facts.truth("said.whole_prompts")),
+        captures_steps=captures_steps(reading),
         printed=reading.served,
         beyond_machine=beyond,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
@@ -347,7 +351,7 @@ _ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
 
 def _unread(reading: Reading, version: str) -> Unread:
     """Flags of its command that nothing reads; those of positions are read where they scale them."""
-    scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag)}
+    scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag) or is_level(flag)}
     read = {*reading.family.words, *_ELSEWHERE, *scaled}
     return unread_flags(reading.family.name, reading.flags, read, version)
 

@@ -39,6 +39,9 @@ class Start(HeldCache):
         estimate: Where its log prints the cache, what was estimated without it, in words.
         knows_longest: Whether the longest request is said, or that of the checkpoint.
         wide: What of the checkpoint is wider than its name says, in words.
+        states: Requests of an attention rank that may run at once, whose states the cache must hold; 0 where
+            the engine does not ask.
+        says_states: Whether their number is said, or the release's default.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
@@ -53,6 +56,8 @@ class Start(HeldCache):
     estimate: str = ""
     knows_longest: bool = True
     wide: str = ""
+    states: int = 0
+    says_states: bool = False
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
@@ -62,21 +67,40 @@ class Start(HeldCache):
     def starts(self) -> bool | None:
         """False where the upper end of the cache is too small, None where only the estimate is.
 
-        None, too, where the GPUs are a guess: nothing of their memory is a verdict then.
+        None, too, where the GPUs are a guess: nothing of their memory is a verdict then; and where the lower
+        end holds fewer states than requests may run.
         """
         if self.whole_memory or (self.refusal is not None and self.refusal.certain):
             return False
         if not self.certain:
             return None
         if self.holds:
-            return True if self.refusal is None and (self.knows_longest or not self.refuses) else None
+            known = self.knows_longest or not self.refuses
+            return True if self.refusal is None and known and self.holds_states else None
         most_bytes = self.cache_bytes + self.doubt_bytes
-        return False if most_bytes < (max(self._needed_bytes, 1.0) if self.knows_longest else 1.0) else None
+        needed_bytes = self._needed_bytes if self.knows_longest else self._states_bytes
+        return False if most_bytes < max(needed_bytes, 1.0) else None
 
     @property
     def _needed_bytes(self) -> float:
         """Cache without which the engine refuses to start."""
-        return self.request_bytes if self.refuses else 0.0
+        return max(self.request_bytes if self.refuses else 0.0, self._states_bytes)
+
+    @property
+    def _states_bytes(self) -> float:
+        """Cache of the states of all requests that may run at once."""
+        return self.states * self.state_page_bytes
+
+    @property
+    def holds_states(self) -> bool:
+        """Whether the lower end of the cache holds them."""
+        return not self.states or self.sure_states >= self.states
+
+    @property
+    def sure_states(self) -> int:
+        """States that the lower end of the cache holds."""
+        least_bytes = max(self.cache_bytes - self.doubt_bytes, 0.0)
+        return int(least_bytes // self.state_page_bytes) if self.state_page_bytes else 0
 
     @property
     def holds(self) -> bool:
@@ -107,6 +131,8 @@ class Start(HeldCache):
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
+        if self.cache_bytes >= self.request_bytes and not self.holds_states:
+            return self._states_finding
         if self.holds and self.concurrency >= 1:
             return None
         verb = "cannot serve its longest request"
@@ -129,6 +155,17 @@ class Start(HeldCache):
         )
 
     @property
+    def _states_finding(self) -> tuple[str, str]:
+        """More requests may run than the cache has room for states of."""
+        does = "does not" if self.starts is False else "may not"
+        whose = "as its words say" if self.says_states else "by the release's default"
+        why = (
+            f"{self.states:,} requests may run at once, {whose}, and the cache has room for "
+            f"{self.state_pages:,} states (Mamba cache blocks) of a request each"
+        )
+        return f"the server {does} start: {why}", self.remedy or "give --max-num-seqs 1, or more GPUs"
+
+    @property
     def words(self) -> str:
         """The memory in the engine's own terms."""
         weights, cache = format_bytes(self.weights_bytes), format_bytes(max(self.cache_bytes, 0.0))
@@ -147,7 +184,9 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
     """What a server holds when it starts, and the settings with which it does where it does not."""
     start = _logged(server, _start_as_given(server, request, hierarchy))
     start = replace(start, refusal=refusal_of(server))
-    if (start.refusal is not None and start.refusal.certain) or (start.holds and start.concurrency >= 1):
+    if start.refusal is not None and start.refusal.certain:
+        return start
+    if start.holds and start.concurrency >= 1 and start.holds_states:
         return start
     return replace(start, remedy=_remedy(server, request, hierarchy))
 
@@ -214,12 +253,20 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
         held = _start_as_given(changed, asked, hierarchy)
         doubt = 0.0 if changed is least else held.doubt_bytes
         likely, sure = _lengths(changed, asked, hierarchy, held, doubt)
-        if sure >= held.longest and settings:
-            return f"give {', '.join(settings)}"
+        remedies = settings if held.holds_states else (*settings, _fewer_requests(held))
+        if sure >= held.longest and remedies:
+            return f"give {', '.join(remedies)}"
         if sure >= LEAST_LENGTH:
             more_words = f" ({likely:,} by the estimate)" if likely > sure else ""
-            return f"allow {', '.join((f'requests of at most {sure:,} tokens{more_words}', *settings))}"
+            return f"allow {', '.join((f'requests of at most {sure:,} tokens{more_words}', *remedies))}"
     return ""
+
+
+def _fewer_requests(held: Start) -> str:
+    """The requests at once whose states the cache surely holds, in eights where there are so many."""
+    most = max(held.sure_states, 1)
+    likely = f" ({held.state_pages:,} by the estimate)" if held.state_pages > most else ""
+    return f"--max-num-seqs {most // 8 * 8 or most}{likely}"
 
 
 def _lengths(
@@ -256,6 +303,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
     )
     held = _as_stated(server, held)
     uncounted = server.unread.uncounted
+    states = _states_at_once(server, deployment) if held.state_page_bytes else 0
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
         certain=server.knows_gpu and not uncounted,
@@ -264,10 +312,26 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         guess="" if server.knows_gpu else server.gpu,
         knows_longest=server.knows_positions or server.longest is not None or server.fits_length,
         refuses=stack.refuses_long_context and not server.fits_length,
+        states=states,
+        says_states=server.max_batch is not None,
         wide=_wide_words(deployment),
         wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _states_at_once(server: Server, deployment: Deployment) -> int:
+    """Requests of an attention rank that may run at once, of an engine that asks for a state of each; else 0.
+
+    Unless it is told, vLLM takes no more than its steps have tokens (`EngineArgs.create_engine_config`).
+    """
+    stack = deployment.stack
+    if not (stack.state_for_each_request and server.captures_steps):
+        return 0
+    if server.max_batch is not None:
+        return server.max_batch // server.layout.attention_dp
+    default = scheduler_default(stack, deployment.hierarchy.gpu).max_batch
+    return min(default, server_budget(server, deployment))
 
 
 def _as_stated(server: Server, held: HeldCache) -> HeldCache:

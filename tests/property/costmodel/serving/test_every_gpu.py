@@ -16,7 +16,7 @@ from topology.catalog import gpus
 
 KINDS = {"dense": "llama-3.1-8b", "experts": "gpt-oss-20b", "latent": "deepseek-v3", "hybrid": "qwen3.6-27b"}
 """A model of each way to mix tokens and to feed forward."""
-FORMATS = {frozenset(gpu.peak_flop_per_s): name for name, gpu in reversed(gpus().items())}
+FORMATS = {frozenset(gpu.peak_flop_per_s): name for name, gpu in [*gpus().items()][::-1]}
 """The first GPU of each set of number formats: others differ from it by their figures alone."""
 
 
