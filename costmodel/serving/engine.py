@@ -115,8 +115,6 @@ class ServingStack:
         mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
-        widens_fp8_from: Compute capability of NVIDIA's from which it serves fp8 weights without eight-bit
-            units all the same, widened to bf16 as they are read (Marlin, W8A16); empty for none.
         expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
         adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
@@ -169,7 +167,6 @@ class ServingStack:
     mxfp4_share: float
     sustained: float
     eight_bit_cache: bool
-    widens_fp8_from: str = ""
     request_s: float
     response_s: float
     transfer_s: float

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
+from costmodel.serving.formats import format_of, is_sure, serves_format
 from planner.serving.plan import ServingInfeasible, ServingRequest
 from planner.serving.replica import OUT_OF_MEMORY, WHOLE, Rejected, holds_requests, token_budgets
 from planner.serving.space import deployment_of, layouts_of
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import capability, generation_of
 from topology.hardware.gpu import Gpu
 
 NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
@@ -128,7 +129,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         for weights in NARROWER
         if weight_bytes(weights) < least
         and (weights != "fp4" or "fp4" in hierarchy.gpu.peak_flop_per_s)
-        and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights)
+        and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights, request.model)
         and any(
             holds_requests(deployment, request.job, min(token_budgets(deployment, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
@@ -136,15 +137,13 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
     )
 
 
-def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
-    """Whether an engine serves weights of this format on the GPU.
+def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights, model: ModelSpec | None = None) -> bool:
+    """Whether an engine serves weights of this format on the GPU, of a model or of any without experts.
 
-    Integers are weights alone, and so are four-bit floats where a GPU lacks them; eight-bit floats must be
-    multiplied as such, or widened by the engine.
+    Integers are weights alone; floats must be multiplied as such, or widened by the engine.
     """
-    generation, first = generation_of(gpu), engine.widens_fp8_from
-    widened = bool(first) and generation.maker == "nvidia" and generation.capability >= capability(first)
-    return weights != "fp8" or "fp8" in gpu.peak_flop_per_s or widened
+    name, experts = format_of(weights, model, gpu), model is not None and model.is_moe
+    return serves_format(engine.name, gpu, name, experts=experts) and is_sure(engine.name, gpu, name)
 
 
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:

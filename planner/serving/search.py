@@ -18,6 +18,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Weights
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
+from costmodel.serving.formats import format_of
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
 from planner.serving.answer import plan_of_fleet
@@ -191,11 +192,12 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"use {instead or 'another engine, '}or another GPU",
         )
     for weights in request.weights:
-        if not serves_weights(engine, gpu, weights):
+        if not serves_weights(engine, gpu, weights, model):
+            name = format_of(weights, model, gpu)
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
-                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in fp8, "
-                f"and {engine.name} does not widen fp8 weights there",
+                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in {name}, "
+                f"and {engine.name} does not widen {name} weights there",
                 fix=f"use {instead}weights of another format, or another GPU",
             )
 
@@ -203,7 +205,7 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
 def _runs(engine: ServingStack, gpu: Gpu, request: ServingRequest) -> bool:
     """Whether an engine runs on the GPU and serves all weights of a request there."""
     made = generation_of(gpu).maker in engine.makers
-    return made and all(serves_weights(engine, gpu, weights) for weights in request.weights)
+    return made and all(serves_weights(engine, gpu, weights, request.model) for weights in request.weights)
 
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:

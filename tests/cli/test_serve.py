@@ -184,7 +184,7 @@ def test_a_precision_that_a_gpu_lacks_is_listed_with_its_reason() -> None:
         "--rate",
         "1/s",
         "--engine",
-        "sglang",
+        "trtllm",
     )
     assert done.returncode == 0, done.stderr
     assert "a100-sxm-80gb cannot serve fp8 weights" in " ".join(done.stdout.split())

@@ -9,10 +9,10 @@ from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.engine import is_before, serving_stack
+from planner.audit.serving.lacking import doubtful_weights, lacking_weights
 from planner.audit.serving.lora import broken_ranks
 from planner.audit.serving.refused_words import refused_words
 from planner.audit.serving.server import Server
-from planner.serving.infeasible import serves_weights
 from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
 
@@ -69,14 +69,9 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
     """Weights and products in a format that the GPU lacks, by the laws of `plan serve`."""
     if not server.knows_gpu:
         return
-    gpu, stack = gpus()[server.gpu], serving_stack(server.engine)
+    gpu = gpus()[server.gpu]
     generation = generation_of(gpu)
-    if not serves_weights(stack, gpu, server.weights):
-        lacks = f"{gpu.name} does not multiply in {server.weights}"
-        yield (
-            f"{lacks}, and {server.engine} does not widen such weights there",
-            "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU",
-        )
+    yield from lacking_weights(server, gpu)
     is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
     if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
         yield (
@@ -101,6 +96,8 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
     vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
     """
     generation = generation_of(gpus()[server.gpu])
+    for why, fix in doubtful_weights(server, gpus()[server.gpu]) if server.knows_gpu else ():
+        yield BrokenLaw(why=why, fix=fix, certain=False)
     lacks = server.knows_gpu and not converts_e4m3(server.gpu)
     if lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
         yield BrokenLaw(

@@ -118,6 +118,7 @@ class Server:
         printed: What its log says.
         beyond_machine: What its degrees take and what files give one server, if that is less; else "".
         dtype: What products are told to be in; "" is the checkpoint's.
+        quantization: The method that is named for its weights; "" where none is.
         cache_format: The cache's format, as the files spell it; "" where they do not.
         cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
         adapters: Adapters that requests name; None without.
@@ -150,6 +151,7 @@ class Server:
     stretches: bool = False
     knows_positions: bool = True
     dtype: str = ""
+    quantization: str = ""
     cache_format: str = ""
     backend: str = ""
     cuts_prompts: bool = False
@@ -293,6 +295,7 @@ def server_of(
         stretches=_stretches(reading),
         knows_positions=knows,
         dtype=str(facts.value("said.dtype") or "").lower(),
+        quantization=str(facts.value("said.precision") or "").lower(),
         cache_format=cache_format,
         backend=_backend(reading),
         cuts_prompts=facts.truth("said.cuts_prompts") is True,

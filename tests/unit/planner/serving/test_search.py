@@ -577,7 +577,7 @@ def test_eight_bit_floats_on_a_gpu_without_them_are_weights_alone() -> None:
     assert found["fp8"].estimate.tpot.p50_s < 0.8 * found["bf16"].estimate.tpot.p50_s
     assert found["fp8"].estimate.ttft.p50_s > 0.9 * found["bf16"].estimate.ttft.p50_s
     assert any("W8A16" in line for line in found["fp8"].assumptions)
-    request = replace(found["fp8"].request, engine="sglang")
+    request = replace(found["fp8"].request, engine="trtllm")
     with pytest.raises(InputError, match="does not widen") as refused:
         search_serving(CAL, request, default_cluster("a100-sxm-80gb", 1).hierarchy)
     assert "--engine vllm" in str(refused.value)
