@@ -52,12 +52,34 @@ def _refusals(server: Server) -> Iterator[tuple[str, str]]:
         yield HEADS.says(heads, layout.tp), f"set tp {HEADS.largest(heads, layout.tp)}"
     if layout.pp > model.num_layers:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
+    yield from _shared_tokens(server)
     yield from _cut_blocks(server)
     yield from _cut_groups(server)
     yield from _beyond_positions(server)
     yield from _lacking_formats(server)
     yield from _drafting_stages(server)
     yield from broken_ranks(server.adapters, serving_stack(server.engine))
+
+
+def _shared_tokens(server: Server) -> Iterator[tuple[str, str]]:
+    """Ranks that share the tokens of one cache, where heads are grouped (vLLM, verify_with_parallel_config).
+
+    As asserts of v0.12 to v0.20, and as ValueError of v0.33; v0.11 does not ask.
+    """
+    model, layout = server.model, server.layout
+    groups = model.attention.cached_groups
+    asks = server.engine == "vllm" and not is_before(server.version, "0.12")
+    if layout.dcp == 1 or model.attention.decode_width or not asks:
+        return
+    queries, most = model.num_attention_heads // groups, layout.tp // groups
+    if layout.tp <= groups:
+        why = f"dcp {layout.dcp} needs tp beyond the {groups} heads of keys, and tp is {layout.tp}"
+        yield why, f"leave --decode-context-parallel-size out, or give tp {groups * layout.dcp}"
+    elif layout.dcp > most or HEADS.rest(queries, layout.dcp):
+        why = (
+            f"dcp {layout.dcp}: {most} ranks have the same heads, of {queries} queries each, which it divides"
+        )
+        yield why, f"give --decode-context-parallel-size {HEADS.largest(queries, most)}"
 
 
 EIGHT_BIT = (8, 9)

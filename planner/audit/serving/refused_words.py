@@ -14,6 +14,7 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
         yield stopped
     for flag, known in server.unread.misspelt:
         yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
+    yield from server.broken_words
     if server.beyond_machine:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
     yield from _short_steps(server)

@@ -31,6 +31,7 @@ from planner.audit.file_names import model_of_names
 from planner.audit.read import OPTION_FILES, Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
+from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
 from planner.audit.serving.graphs import captures_steps, is_level
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine
@@ -116,6 +117,8 @@ class Server:
         whole_prompts: Whether prompts are computed whole, by a word.
         captures_steps: Whether graphs hold whole decode steps.
         printed: What its log says.
+        broken_words: Degrees and values that its engine refuses at once, with what helps; others stand in
+            their place.
         beyond_machine: What its degrees take and what files give one server, if that is less; else "".
         dtype: What products are told to be in; "" is the checkpoint's.
         quantization: The method that is named for its weights; "" where none is.
@@ -174,6 +177,7 @@ class Server:
     captures_steps: bool = True
     printed: ServerLog | None = None
     beyond_machine: str = ""
+    broken_words: tuple[BrokenWord, ...] = ()
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -246,22 +250,28 @@ def server_of(
         return served
     spec, knows = served
     engine = serving_stack(reading.family.name)
+    broken: list[BrokenWord] = []
+    layout, replicas = read_or_broken(
+        lambda: _split(engine.name, facts, spec), (_tensor_ranks(facts), 1), broken
+    )
+    broken += broken_degrees(engine.name, reading, layout)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
-        return Unknown(missing=(UNPRICED,))
+        if not broken:
+            return Unknown(missing=(UNPRICED,))
+        drafts = "", 0
     if uneven := _uneven_stages(reading, spec):
         return Unknown(missing=(uneven,))
     if cluster:
         gpu = named_cluster(cluster).gpu.name
     kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
-    layout, replicas = _split(engine.name, facts, spec)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
     if engine.name == "sglang":
         budget = budget and max(budget // layout.attention_dp, 1)
     else:
         sequences = sequences and sequences * layout.attention_dp
-    steps, more = _waits(facts, layout, assumed)
+    steps, more = read_or_broken(lambda: _waits(facts, layout, assumed), (0, 0), broken)
     cache_format = str(facts.value("said.kv_dtype") or "").lower()
-    memory = _share(facts.value("said.memory_share"))
+    memory = read_or_broken(lambda: _share(facts.value("said.memory_share")), None, broken)
     if memory is None and engine.fraction_of == "static":
         assumed.append(
             f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
@@ -314,6 +324,7 @@ def server_of(
         captures_steps=captures_steps(reading),
         printed=reading.served,
         beyond_machine=beyond,
+        broken_words=tuple(broken),
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
@@ -512,6 +523,11 @@ def _gpu_of_memory(sizes_gb: tuple[int, ...]) -> str:
     alike = [name for name, kind in gpus().items() if round(kind.memory_bytes / GIB) == sizes_gb[0]]
     alike += [name for name, kind in gpus().items() if abs(kind.memory_bytes / GIB - sizes_gb[0]) < 1.5]
     return default_gpu() if default_gpu() in alike else next(iter(alike), "")
+
+
+def _tensor_ranks(facts: JobFacts) -> ServingLayout:
+    """Tensor-parallel ranks alone, in the place of degrees that are not possible together."""
+    return ServingLayout(tp=max(facts.count("layout.tp") or 1, 1), pp=max(facts.count("layout.pp") or 1, 1))
 
 
 def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:

@@ -18,6 +18,7 @@ CAL = load_calibration()
 HEADS = "Qwen/Qwen2.5-7B-Instruct"
 MOE = "Qwen/Qwen3-30B-A3B"
 VLLM, SGLANG = "vllm serve", "python3 -m sglang.launch_server --model-path"
+DRAFT = '{"method": "draft_model", "model": "small", "draft_tensor_parallel_size": 2}'
 LONG = f"{VLLM} {MOE} --tensor-parallel-size 4 --max-model-len 131072"
 LOAD = ServedLoad(source="flags", flags=ServeFlags(concurrency="8", input_tokens="512", output_tokens="64"))
 
@@ -43,6 +44,22 @@ def audit(words: str, *loads: ServedLoad, gpu: str = "h100-sxm") -> ServingAudit
             f"{VLLM} MiniMaxAI/MiniMax-M2.5 --tensor-parallel-size 8",
             "1,536 / 8 = 192",
             "--enable-expert-parallel",
+        ),
+        (f"{VLLM} {MOE} -tp 4 -dcp 2", "dcp 2 needs tp beyond the 4 heads of keys", "tp 8"),
+        (f"{VLLM} Qwen/Qwen3-235B-A22B -tp 8 -dcp 4", "2 ranks have the same heads", "size 2"),
+        (f"{VLLM} deepseek-ai/DeepSeek-R1 -tp 8 -dcp 3", "dcp = 3 does not divide tp = 8", "divisors of tp"),
+        (
+            f"{SGLANG} {MOE} --tp 8 --dp 3 --enable-dp-attention",
+            "3 attention ranks share 8 GPUs",
+            "divisors of 8",
+        ),
+        (f"{SGLANG} {MOE} --tp 4 --nnodes 3", "do not divide by 3 nodes", "2 nodes"),
+        (f"{SGLANG} {MOE} --tp 4 --dp 2 --nnodes 2", "2 copies (--dp-size)", "--enable-dp-attention"),
+        (f"{VLLM} {MOE} --gpu-memory-utilization 1.2", "takes 1.2 of a GPU's memory", "at most 1"),
+        (
+            f"{VLLM} {HEADS} -tp 4 --speculative-config '{DRAFT}'",
+            "draft_tensor_parallel_size 2 is neither 1 nor tp 4",
+            "give 1 or 4",
         ),
         (LONG, "131,072 tokens go beyond the 40,960 positions", "--hf-overrides"),
     ],
