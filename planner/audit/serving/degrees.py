@@ -69,11 +69,11 @@ def draft_ranks(reading: Reading) -> int | None:
     for setting in reading.settings:
         if setting.path[-1] in _DRAFT_RANKS:
             return whole_or_none(setting.value)
-    told = str(reading.facts.value("said.speculation") or "")
-    if not told.lstrip().startswith("{"):
+    speculation = str(reading.facts.value("said.speculation") or "")
+    if not speculation.lstrip().startswith("{"):
         return None
     try:
-        return whole_or_none(json.loads(told).get("draft_tensor_parallel_size"))
+        return whole_or_none(json.loads(speculation).get("draft_tensor_parallel_size"))
     except ValueError:
         return None
 

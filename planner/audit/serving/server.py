@@ -269,7 +269,7 @@ def server_of(
         budget = budget and max(budget // layout.attention_dp, 1)
     else:
         sequences = sequences and sequences * layout.attention_dp
-    steps, more = read_or_broken(lambda: _waits(facts, layout, assumed), (0, 0), broken)
+    steps, more = _waits(facts, layout, assumed)
     cache_format = str(facts.value("said.kv_dtype") or "").lower()
     memory = read_or_broken(lambda: _share(facts.value("said.memory_share")), None, broken)
     if memory is None and engine.fraction_of == "static":
