@@ -175,6 +175,8 @@ class ServingStack:
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
+    least_capability: str = ""
+    """The least compute capability of NVIDIA's on which it starts; empty where it does not ask."""
     decode_context_parallel: bool = False
     prefill_lagged: bool = True
     balance_steps: int = 0

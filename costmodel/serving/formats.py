@@ -12,7 +12,7 @@ from typing import Literal
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import PUBLISHED_WEIGHTS, Weights
-from costmodel.serving.engine import is_before
+from costmodel.serving.engine import ServingStack, is_before
 from topology.hardware.datasheets import capability, generation_of
 from topology.hardware.gpu import Gpu
 
@@ -70,6 +70,21 @@ def served_format(engine: str, name: str, version: str = "") -> ServedFormat | N
     """
     rows = [row for row in served_formats() if (row.engine, row.format) == (engine, name)]
     return next((row for row in reversed(rows) if not is_before(version, row.since)), None)
+
+
+def starts_on(engine: ServingStack, gpu: Gpu) -> bool:
+    """Whether an engine starts on a GPU at all, whatever it serves there.
+
+    >>> from costmodel.serving.engine import serving_stack
+    >>> from topology.catalog import gpus
+    >>> [starts_on(serving_stack("sglang"), gpus()[name]) for name in ("v100-sxm-32gb", "t4", "mi300x")]
+    [False, True, True]
+    """
+    generation = generation_of(gpu)
+    if generation.maker not in engine.makers:
+        return False
+    asks = engine.least_capability and generation.maker == "nvidia"
+    return not asks or generation.capability >= capability(engine.least_capability)
 
 
 def serves_format(engine: str, gpu: Gpu, name: str, version: str = "", *, experts: bool = False) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Weights
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
-from costmodel.serving.formats import format_of
+from costmodel.serving.formats import format_of, starts_on
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
 from planner.serving.answer import plan_of_fleet
@@ -191,6 +191,13 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             cause=f"its GPUs are of {', '.join(engine.makers)}, this one is of {generation_of(gpu).maker}",
             fix=f"use {instead or 'another engine, '}or another GPU",
         )
+    if not starts_on(engine, gpu):
+        raise InputError(
+            what=f"{engine.name} does not run on {gpu.name}",
+            cause=f"it needs compute capability {engine.least_capability}, and {gpu.name} has "
+            f"{generation_of(gpu).compute_capability}",
+            fix=f"use {instead or 'another engine, '}or another GPU",
+        )
     for weights in request.weights:
         if not serves_weights(engine, gpu, weights, model):
             name = format_of(weights, model, gpu)
@@ -204,8 +211,9 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
 
 def _runs(engine: ServingStack, gpu: Gpu, request: ServingRequest) -> bool:
     """Whether an engine runs on the GPU and serves all weights of a request there."""
-    made = generation_of(gpu).maker in engine.makers
-    return made and all(serves_weights(engine, gpu, weights, request.model) for weights in request.weights)
+    return starts_on(engine, gpu) and all(
+        serves_weights(engine, gpu, weights, request.model) for weights in request.weights
+    )
 
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:

@@ -9,6 +9,7 @@ from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.engine import is_before, serving_stack
+from costmodel.serving.formats import starts_on
 from planner.audit.serving.lacking import doubtful_weights, lacking_weights
 from planner.audit.serving.lora import broken_ranks
 from planner.audit.serving.refused_words import refused_words
@@ -93,6 +94,11 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
         return
     gpu = gpus()[server.gpu]
     generation = generation_of(gpu)
+    engine = serving_stack(server.engine)
+    if not starts_on(engine, gpu):
+        least, has = engine.least_capability, generation.compute_capability
+        asks = f"compute capability {least}, and {gpu.name} has {has}" if least else "GPUs of another maker"
+        yield f"{server.engine} needs {asks}", "take another engine, or another GPU"
     yield from lacking_weights(server, gpu)
     is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
     if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
