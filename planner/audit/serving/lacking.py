@@ -12,7 +12,8 @@ from topology.hardware.gpu import Gpu
 _NAMES = {"modelopt_fp8": "fp8 (ModelOpt)"}
 """Formats in words, where engines spell them otherwise."""
 _WIDE = ("bfloat16", "bf16")
-_OTHERWISE = "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU"
+_ANYWHERE = {"awq": "AWQ", "gptq": "GPTQ"}
+"""Formats of integers, which more GPUs serve than those of floats."""
 
 
 def lacking_weights(server: Server, gpu: Gpu) -> Iterator[tuple[str, str]]:
@@ -29,9 +30,9 @@ def lacking_weights(server: Server, gpu: Gpu) -> Iterator[tuple[str, str]]:
         )
         newest = served_format(server.engine, name)
         if newest and serves_format(server.engine, gpu, name, experts=experts):
-            yield why, f"take release {newest.since} or a later one, which widens them, or {_OTHERWISE}"
+            yield why, f"take release {newest.since} or a later one, which widens them, or {_otherwise(name)}"
         else:
-            yield why, _OTHERWISE
+            yield why, _otherwise(name)
     if row.halves_only and server.quantization == name and server.dtype in _WIDE:
         why = f"{engine} multiplies weights of --quantization {name} in float16 alone, not in {server.dtype}"
         yield why, "give --dtype half"
@@ -43,7 +44,13 @@ def doubtful_weights(server: Server, gpu: Gpu) -> Iterator[tuple[str, str]]:
     may = serves_format(server.engine, gpu, name, server.version, experts=server.model.is_moe)
     if may and not is_sure(server.engine, gpu, name, server.version):
         why = f"{gpu.name} does not multiply in {name}, which {_release(server)} widens for some models alone"
-        yield why, _OTHERWISE
+        yield why, _otherwise(name)
+
+
+def _otherwise(name: str) -> str:
+    """What helps beside a later release."""
+    such = " or ".join(words for other, words in _ANYWHERE.items() if other != name)
+    return f"serve a checkpoint in another format, such as {such}, or take another GPU"
 
 
 def _format_of(server: Server, gpu: Gpu) -> str:

@@ -97,7 +97,8 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
     engine = serving_stack(server.engine)
     if not starts_on(engine, gpu):
         least, has = engine.least_capability, generation.compute_capability
-        asks = f"compute capability {least}, and {gpu.name} has {has}" if least else "GPUs of another maker"
+        asks = f"compute capability {least}, and {gpu.name} has {has}"
+        asks = asks if generation.maker in engine.makers else f"GPUs of {', '.join(engine.makers)}"
         yield f"{server.engine} needs {asks}", "take another engine, or another GPU"
     yield from lacking_weights(server, gpu)
     is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"

@@ -119,7 +119,8 @@ R1 = "deepseek-ai/DeepSeek-R1 --tensor-parallel-size 8"
         ),  # sglang issue 7715
         (f"{SGLANG} {MOE}-FP8", "a100-sxm-80gb", "such weights of experts"),  # sglang issue 38291
         (f"{SGLANG} {QWEN}", "v100-sxm-32gb", "sglang needs compute capability 7.5"),
-        (f"trtllm-serve {QWEN}", "mi300x", "GPUs of another maker"),
+        (f"{VLLM} {QWEN}-AWQ --dtype half", "v100-sxm-32gb", "such as GPTQ, or"),
+        (f"trtllm-serve {QWEN}", "mi300x", "GPUs of nvidia"),
         (f"{VLLM} openai/gpt-oss-20b", "t4", "does not multiply in mxfp4"),
         (f"# sglang==0.4.7\n{SGLANG} nvidia/DeepSeek-R1-FP4 --tp 8", "h100-sxm", "release 0.5.13"),
         ("# TensorRT-LLM 1.0.0\ntrtllm-serve nvidia/DeepSeek-R1-FP4 --tp_size 8", "h200-sxm", "nvfp4"),
