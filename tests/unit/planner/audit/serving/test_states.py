@@ -34,7 +34,7 @@ def start(words: str, gpu: str = "h100-sxm") -> Start:
     [
         (HYBRID, "h100-sxm", False),  # 1,024 by default on 80 GB
         (NEW + HYBRID, "h100-sxm", False),
-        (NEW + HYBRID, "l40s", False),  # 256 by default on 48 GB
+        (NEW + HYBRID, "a100-sxm-40gb", False),  # 256 by default on 40 GB
         (HYBRID, "b200-sxm", True),
         (f"{HYBRID} --max-num-seqs 512", "h100-sxm", True),
         (f"{HYBRID} --max-num-seqs 1000", "h100-sxm", False),
@@ -67,8 +67,8 @@ def test_what_is_told_to_be_given_starts() -> None:
 
 
 def test_a_cache_too_small_for_the_longest_request_is_told_both() -> None:
-    """A card of 48 GB holds neither 262,144 tokens nor 256 states."""
-    found = start("vllm serve Qwen/Qwen3.6-27B-FP8", "l40s").finding
+    """A card of 40 GB holds neither 262,144 tokens nor 256 states."""
+    found = start("vllm serve Qwen/Qwen3.6-27B-FP8", "a100-sxm-40gb").finding
     assert found is not None
     assert "allow requests of at most" in found[1]
     assert "--max-num-seqs" in found[1]
