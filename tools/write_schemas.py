@@ -440,8 +440,7 @@ def _serve_form() -> OneOf:
         "starts": bool, "why": str, "weights_gib_per_gpu": float, "kv_cache_tokens": float,
         "longest_context": int, "max_concurrency": float,
     }  # fmt: skip
-    refused = {**dict.fromkeys(start, type(None)), "starts": Literal[False], "why": str}
-    refused |= _refusal_form(Literal["infeasible"]).fields
+    refused = {**start, **_refusal_form(Literal["infeasible"]).fields}
     fleet = record_of(ServingPlan, **start)
     shared = Record({
         "machine": str | None, "provider": str | None, "machines": int, "num_gpus": int, "idle_gpus": int,

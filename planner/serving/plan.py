@@ -16,6 +16,7 @@ from costmodel.job import ServingJob
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
+from costmodel.serving.held import HeldCache
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Router
 from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
@@ -427,8 +428,9 @@ class ServingPlan:
 class ServingInfeasible:
     """No fleet meets the limits.
 
-    What stands in the way, the best that is achievable, and which limit to relax; `out_of_memory` where the
-    weights leave a cache no room.
+    What stands in the way, the best that is achievable, and which limit to relax. Where memory does, `held`
+    is what a GPU of the layout with the most room holds, and `starts` whether that takes a request as long
+    as those asked for: then only the longest that are drawn are beyond its cache.
     """
 
     what: str
@@ -437,12 +439,18 @@ class ServingInfeasible:
     best_ttft_s: float | None = None
     best_tpot_s: float | None = None
     capacity_requests_per_s: float | None = None
-    out_of_memory: bool = False
+    held: HeldCache | None = None
+    starts: bool = False
 
 
-def keys_of_refusal(none: ServingInfeasible) -> dict[str, Any]:
-    """What tools read of a server that does not start for want of memory."""
-    return {**dict.fromkeys(START_KEYS), "starts": False, "why": f"{none.what}: {none.cause}"}
+def keys_of_refusal(none: ServingInfeasible, held: HeldCache) -> dict[str, Any]:
+    """What tools read of servers of which none has the memory that is asked: the one with the most room."""
+    why = f"{none.what}: {none.cause}"
+    return {
+        "starts": none.starts,
+        "why": why,
+        **_memory_keys(held.weights_bytes, max(held.cache_tokens, 0), held.longest_tokens),
+    }
 
 
 def serving_to_json(plan: ServingPlan) -> str:
@@ -460,14 +468,14 @@ START_KEYS = (
 def start_keys(plan: ServingPlan) -> dict[str, Any]:
     """What a worker that decodes prints as it starts: its longest request is what its cache holds (auto)."""
     pool = plan.decode
-    return {
-        "starts": True,
-        "why": "",
-        "weights_gib_per_gpu": pool.memory.weights_bytes / GIB,
-        "kv_cache_tokens": pool.cache_tokens,
-        "longest_context": pool.longest_context,
-        "max_concurrency": pool.cache_tokens / max(pool.longest_context, 1),
-    }
+    held = _memory_keys(pool.memory.weights_bytes, pool.cache_tokens, pool.longest_context)
+    return {"starts": True, "why": "", **held}
+
+
+def _memory_keys(weights_bytes: float, cache_tokens: int, longest: int) -> dict[str, float]:
+    """The memory of one server under its keys."""
+    concurrency = cache_tokens / max(longest, 1)
+    return dict(zip(START_KEYS[2:], (weights_bytes / GIB, cache_tokens, longest, concurrency), strict=True))
 
 
 def is_serving_plan(text: str) -> bool:

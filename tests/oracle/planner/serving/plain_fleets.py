@@ -145,19 +145,31 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     if phase != "whole" and layout.pp > 1 and phase not in stack.pools_with_stages:
         return
     context, most = job.input_tokens + job.output_tokens, ENGINE_BATCH * layout.attention_dp
-    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    longest = sum(  # twice its 99th percentile, where a length spreads
+        2 * p99 if p99 and p99 > mean else mean
+        for mean, p99 in (
+            (job.input_tokens, job.input_tokens_p99),
+            (job.output_tokens, job.output_tokens_p99),
+        )
+    )
     if stack.chunked:
         default = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
         sizes = [2048] if phase == "decode" else [default, *(one for one in EXTRA_CHUNKS if one != default)]
     else:
         sizes = [max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)]
-    cache_of = {
-        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=most, context=context)
-        for size in sizes
-    }
-    room = {size: held for size, held in cache_of.items() if held >= 2 * longest + stack.kv_block_tokens}
-    if not room:
+    ranks = layout.attention_dp
+
+    def held_by(size: int, requests: int) -> int:
+        """Tokens of cache beside what sampling so many requests takes."""
+        return kv_capacity_tokens(deployment, token_budget=size, max_batch=requests, context=context)
+
+    def fits(size: int, requests: int) -> bool:
+        return held_by(size, requests) // ranks >= longest + stack.kv_block_tokens
+
+    if not fits(min(sizes), ranks):
         return
+    most = next(each for each in range(most, 0, -ranks) if fits(min(sizes), each))
+    cache_of = {size: held_by(size, most) for size in sizes}
     batch = max(min(max(cache_of.values()) // context, most), layout.attention_dp)
     times = step_times(
         calibration(), deployment, max_batch=batch, token_budget=max(sizes),
@@ -168,8 +180,7 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     decoded = job.output_tokens >= 60 or (job.output_tokens > 1 and not job.output_tokens_p99)
     handed_s = stack.transfer_s if phase == "prefill" and decoded else 0.0
     started = {
-        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=running, context=context)
-        for size in room
+        size: held_by(size, running) for size in sizes if fits(size, running)
     }  # it is told how many run at once, and keeps no memory for samples of more
     for (size, held), steps in product(started.items(), {waits, 0}):
         rules = Scheduler(
