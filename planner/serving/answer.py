@@ -63,7 +63,7 @@ def plan_of_fleet(
     """Write the plan of a simulated fleet."""
     deployment, spare = run.decode.deployment, run.selection.spare
     rental = rental_of(request, run)
-    rented = rental.machines * request.machine_gpus if rental else request.num_gpus or run.num_gpus
+    rented = rental.machines * rental.offer.gpus if rental else request.num_gpus or run.num_gpus
     plan = ServingPlan(
         request=request,
         mode="disaggregated" if run.prefill else "aggregated",
@@ -90,12 +90,24 @@ def plan_of_fleet(
 
 
 def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
-    """The whole machines to rent for the workers, and for the GPUs asked for; None where none is rented."""
-    offer = request.offer
-    if offer is None:
-        return None
-    machines = max(run.machines(offer.gpus), offer.machines_for(request.num_gpus or 0))
-    return Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus)
+    """The whole machines to rent for the workers; None where none is rented.
+
+    For a rate they are those that the fleet was sized in. Of a given number of GPUs they are the cheapest
+    that its workers fit in: a worker is within one machine, or on whole ones of the size that was planned
+    for, and two pools stay on these.
+    """
+    host = run.decode.deployment.hierarchy.gpus_per_host
+    largest = max(pool.num_gpus for pool in (run.decode, run.prefill) if pool is not None)
+    offers = [
+        offer
+        for offer in request.offers
+        if offer.gpus >= host or (run.prefill is None and offer.gpus >= largest)
+    ] or ([request.offer] if request.offer is not None else [])
+    rentals = []
+    for offer in offers:
+        machines = run.machines(offer.gpus)
+        rentals.append(Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus))
+    return min(rentals, key=lambda rental: (rental.usd_per_hour, rental.machines), default=None)
 
 
 def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
@@ -256,7 +268,8 @@ def _money(
     price, rental = request.usd_per_gpu_hour, rental_of(request, run)
     if price is None and rental is None:
         return {"hour": None, "query": None, "input": None, "output": None}
-    hour = rental.usd_per_hour if rental is not None else (price or 0.0) * gpus
+    paid = gpus if request.owned else run.num_gpus
+    hour = rental.usd_per_hour if rental is not None else (price or 0.0) * paid
     query = hour / HOUR / run.request_rate_per_s
     share = _prompt_share(run, mean_batch)
     job = request.job

@@ -43,9 +43,10 @@ class ServingRequest:
     and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp, ep or dcp. `level` is
     that of the user's own server (`plan calibrate`). `offer` is the machine that is rented as a whole, at the
     price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
-    one. `spare` more workers of each pool are had, so that the limits hold with as many lost. A `router` of
-    some policy has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's
-    hosts; "" sends requests by turns, and every prompt is computed in full.
+    one. A fleet of a given size is rented in any of `offers`. GPUs that are `owned` are all paid for. `spare`
+    more workers of each pool are had, so that the limits hold with as many lost. A `router` of some policy
+    has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's hosts; ""
+    sends requests by turns, and every prompt is computed in full.
     """
 
     model: ModelSpec
@@ -60,6 +61,8 @@ class ServingRequest:
     usd_per_gpu_hour: float | None = None
     level: ServingLevel | None = None
     offer: Offer | None = None
+    offers: tuple[Offer, ...] = ()
+    owned: bool = False
     spare: int = 0
     router: Router = ""
     host_cache_bytes: float = 0.0

@@ -81,7 +81,7 @@ def understand_serving(
     )
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     result = renting(flags)
-    fabrics, left_out = offered(result, _fabrics(flags, job))
+    fabrics, left_out = offered(result, _fabrics(flags, job), sized=bool(flags.gpus))
     caches = counted_caches(flags, trace)
     if trace is not None and caches:
         trace = replace(trace, router=caches["router"])
@@ -148,6 +148,8 @@ def _request(
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
+        offers=result.sizes(gpu) if flags.gpus else (),
+        owned=result.owned,
         spare=_spare(flags),
     )
 
