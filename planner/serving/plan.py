@@ -279,11 +279,11 @@ class ServingAlternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaringFleet:
-    """The fleet that is best by the predictions alone, beside a plan that keeps every limit more surely.
+    """A fleet beside a plan: the one that is best by the predictions alone, or one that is surer and dear.
 
     `chance` is that with which it keeps the tightest limit, and none of its `rows` measured runs has what is
     `not_measured`. `saved` is the share of the bill (of the GPUs where there is none) that it saves, or of a
-    fleet of a given size the share of requests that it serves more.
+    fleet of a given size the share of requests that it serves more; it is negative of a dearer fleet.
     """
 
     label: str
@@ -351,7 +351,8 @@ class ServingPlan:
     """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs.
 
     `sensitivity` has every limit that was relaxed, `frontier` the replicas of its GPU kind that none
-    dominates, the fastest for a user first; None where it was not asked for.
+    dominates, the fastest for a user first; None where it was not asked for. `surer` are fleets that keep
+    the limits with a higher chance at more than a proposal is worth, the cheapest first.
     """
 
     request: ServingRequest
@@ -371,6 +372,7 @@ class ServingPlan:
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
     daring: DaringFleet | None = None
+    surer: tuple[DaringFleet, ...] = ()
     rental: Rental | None = None
     search_time_s: float
     commands: Mapping[str, str] | None = None

@@ -26,6 +26,7 @@ def brief_of_fleet(plan: ServingPlan) -> Facts:
         ("evidence", _runs(plan)),
         ("measured", _as_measured(plan)),
         ("daring", _daring(plan)),
+        ("surer", fleets_surer(plan)),
         ("more", "--full (commands, other fleets, percentiles) · --save-dir DIR"),
     ]
     return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))
@@ -131,3 +132,13 @@ def _daring(plan: ServingPlan) -> str:
     limits = f", chance of limits {format_chance(other.chance)}" if plan.estimate.limits else ""
     runs = counted(other.rows, "measured run")
     return f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu} {gain}; {runs}{limits}"
+
+
+def fleets_surer(plan: ServingPlan) -> str:
+    """What a higher chance of keeping the limits costs, where that is more than is proposed; "" elsewhere."""
+    rungs = []
+    for other in plan.surer:
+        usd = f" at {format_usd(other.usd_per_hour)} an hour" if other.usd_per_hour is not None else ""
+        fleet = f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu}"
+        rungs.append(f"{format_chance(other.chance)}: {fleet}{usd}")
+    return "; ".join(rungs)
