@@ -16,7 +16,6 @@ from costmodel.kernels.stand_ins import figures_note
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import LatencyBand
 from costmodel.serving.breakdown import decode_parts_s
-from costmodel.serving.held import held_cache
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
@@ -39,6 +38,7 @@ from planner.serving.plan import (
     proven_where_sure,
 )
 from planner.serving.replica import Option
+from planner.serving.started import held_by
 from topology.base.arrays import Floats
 from topology.base.units import HOUR, MEGA, format_chance
 from topology.fabric.hierarchy import Hierarchy
@@ -219,13 +219,7 @@ def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | N
 def _pool(request: ServingRequest, option: Option, workers: int) -> PoolPlan:
     """The pool of one kind of worker; its memory is the one from which its cache was counted."""
     rules, deployment = option.rules, option.deployment
-    held = held_cache(
-        deployment,
-        token_budget=rules.token_budget,
-        max_batch=option.sampled,
-        longest=request.length_limit or deployment.model.max_sequence_length,
-        shortens=request.length_limit is None,
-    )
+    held = held_by(request, option)
     return PoolPlan(
         layout=deployment.layout,
         workers=workers,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.quantities import format_usd
 from app.reports.answer import Facts
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, PoolPlan, ServingPlan
+from planner.serving.plan import Percentiles, ServingPlan
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
@@ -20,7 +20,7 @@ def brief_of_fleet(plan: ServingPlan) -> Facts:
         ("latency", _latency(plan)),
         ("limits", _limits(plan)),
         ("load", _load(plan)),
-        ("memory", _memory(plan.decode)),
+        ("memory", _memory(plan)),
         ("money", _money(plan)),
         ("proof", f"{plan.certainty}, {counted(plan.optimality.enumerated, 'option')}"),
         ("evidence", _runs(plan)),
@@ -79,12 +79,14 @@ def _load(plan: ServingPlan) -> str:
     return f"{words}; at {failed}/s {breaks(headroom.broken, plan.request.job.percentile)}"
 
 
-def _memory(pool: PoolPlan) -> str:
-    """What the fullest GPU holds."""
-    memory = pool.memory
-    return (
-        f"weights {format_bytes(memory.weights_bytes)}, KV cache {format_bytes(memory.kv_cache_bytes)} a GPU"
-    )
+def _memory(plan: ServingPlan) -> str:
+    """What the fullest GPU holds, and the longest request where that is less than the model's context."""
+    pool, whole = plan.decode, plan.request.model.max_sequence_length
+    weights, cache = format_bytes(pool.memory.weights_bytes), format_bytes(pool.memory.kv_cache_bytes)
+    words = f"weights {weights}, KV cache {cache} a GPU"
+    if plan.request.length_limit is None and 0 < pool.longest_context < whole:
+        words += f"; requests of up to {pool.longest_context:,} tokens of the model's {whole:,}"
+    return words
 
 
 def _money(plan: ServingPlan) -> str:
