@@ -50,12 +50,12 @@ def _of_longer_requests(request: ServingRequest, board: Board, best: FleetRun) -
     if longest(best) >= request.model.max_sequence_length:
         return best
     least_per_s, unmeasured = best.request_rate_per_s * (1 - RESOLUTION), set(unmeasured_in(best))
-    near = [
+    as_fast = [
         run
         for run in board.runs.values()
         if run.request_rate_per_s >= least_per_s and set(unmeasured_in(run)) <= unmeasured
     ]
-    return max([best, *near], key=lambda run: (longest(run), run.request_rate_per_s))
+    return max([best, *as_fast], key=lambda run: (longest(run), run.request_rate_per_s))
 
 
 def _remember(board: Board, i: int, run: FleetRun) -> None:

@@ -102,8 +102,8 @@ def _money(plan: ServingPlan) -> str:
             estimate.usd_per_million_output_tokens,
         )
     )
-    own = plan.request.num_gpus if plan.request.owned else None
-    on = f" (your {own} GPUs, {plan.idle_gpus} idle)" if own and plan.idle_gpus else ""
+    gpus = plan.request.num_gpus if plan.request.owned else None
+    on = f" (your {gpus} GPUs, {plan.idle_gpus} idle)" if gpus and plan.idle_gpus else ""
     if rental is not None:
         idle = f", {counted(rental.idle_gpus, 'GPU')} idle" if rental.idle_gpus else ""
         on = f" ({rental.machines} × {rental.offer.machine}{idle}, {rental.offer.as_of})"

@@ -11,6 +11,7 @@ from typing import get_args
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
 from costmodel.models.catalog import uncompared_note
+from costmodel.models.hf.by_keys import is_read_by_keys
 from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
@@ -375,6 +376,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(f"GPU kinds compared: {', '.join(fleet_gpus())} (--gpu names others)")
     if uncompared:
         notes.append(uncompared)
+    if is_read_by_keys(model):
+        notes.append(f"config.json: {'; '.join(model.unmodelled)}")
     if model.left_out:
         notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")
     return (*notes, *speculation_note(flags, model))

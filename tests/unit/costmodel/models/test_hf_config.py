@@ -482,7 +482,10 @@ def test_every_missing_key_is_reported_at_once() -> None:
         ({"vocab_size": 10**30}, f"vocab_size = {10**30} is not an integer between 1 and 100000000"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' is neither true nor false"),
         ({"num_key_value_heads": 5}, "num_attention_heads 32 is not a multiple of num_key_value_heads 5"),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not known"),
+        (
+            {"model_type": "mamba", "state_size": 16},
+            "model_type 'mamba' has no name here; no block that is known here has state_size",
+        ),
         ({"model_type": ["llama"]}, "model_type ['llama'] is not known"),
     ],
 )
@@ -780,3 +783,60 @@ def test_a_smaller_gemma_4_is_refused_by_what_is_not_priced(more: Mapping[str, o
     with pytest.raises(InputError) as refused:
         model_of_config(config, name="m")
     assert next(iter(more)) in refused.value.cause
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_family_without_a_name_is_read_by_its_blocks_or_refused_by_a_key(name: str) -> None:
+    """The same file under a name that nobody knows: nearly the same parameters, or the key that is in the way."""
+    config, text = CONFIGS[name], CONFIGS[name].get("text_config")
+    unnamed = (
+        config | {"model_type": "acme"} | ({"text_config": text | {"model_type": "acme"}} if text else {})
+    )
+    known = model_of_config(config, name=name)
+    try:
+        read = model_of_config(unnamed, name=name)
+    except InputError as problem:
+        refused = problem.what
+    else:
+        refused = ""
+    if refused:
+        assert "blocks that are not known" in refused or "is not a complete" in refused
+        return
+    assert any("read by its keys as" in setting for setting in read.unmodelled)
+    assert parameter_count(read) == pytest.approx(parameter_count(known), rel=0.01)
+
+
+PLAIN = {
+    "model_type": "acme", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ({}, ""),
+        ({"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 6, "sliding_window": 1024}, ""),
+        (
+            {
+                "layer_types": (["chunked_attention"] * 3 + ["full_attention"]) * 9,
+                "attention_chunk_size": 8192,
+            },
+            "",
+        ),
+        ({"layer_types": ["quantum_attention"] * 36}, "quantum_attention"),
+        ({"use_retention": True, "retention_heads": 16}, "retention_heads, use_retention"),
+    ],
+)
+def test_an_unknown_family_is_priced_by_known_blocks_alone(keys: dict[str, Any], refused: str) -> None:
+    """Windows and chunks are read from the kinds of layers; a block without a reader is named, not its family."""
+    if refused:
+        with pytest.raises(InputError, match="blocks that are not known") as problem:
+            model_of_config({**PLAIN, **keys}, name="acme")
+        assert refused in problem.value.cause
+        return
+    read = model_of_config({**PLAIN, **keys}, name="acme")
+    assert parameter_count(read) == 8_190_726_144
+    windows = [kind for kind in keys.get("layer_types", []) if kind != "full_attention"]
+    assert sum(is_sliding(read, layer) for layer in range(36)) == len(windows)
