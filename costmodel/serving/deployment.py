@@ -326,3 +326,11 @@ def kv_token_bytes_per_layer(deployment: Deployment) -> float:
         heads = max(attention.whole_heads / layout.tp, 1)
         return 2 * heads * EXPANDED_HEAD * deployment.kv_bytes
     return attention.cached_numbers(layout.tp) * deployment.kv_bytes / layout.dcp
+
+
+def cache_dtype_of(stack: ServingStack, model: ModelSpec, *, maker: str) -> KvDtype | None:
+    """The one format of a cache that an engine's layers of this model take on a maker's GPUs; None is any."""
+    pages = stack.compressed_pages
+    if pages is None or model.compression is None or maker != "nvidia":
+        return None
+    return pages.nvidia_cache_dtype or None

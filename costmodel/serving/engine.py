@@ -46,6 +46,7 @@ class CompressedPages:
         sparse_state_tokens: Of a block of states of entries that an indexer chooses among.
         heavy_state_tokens: The same of entries that all later tokens see.
         alignment_bytes: To whose multiples pages of eight-bit entries and of states are filled up.
+        nvidia_cache_dtype: The one format of entries that its layers take on GPUs of NVIDIA; "" is any.
     """
 
     tokens: int
@@ -53,6 +54,7 @@ class CompressedPages:
     sparse_state_tokens: int
     heavy_state_tokens: int
     alignment_bytes: int
+    nvidia_cache_dtype: Literal["", "fp8"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.deployment import Weights
+from costmodel.serving.deployment import Weights, cache_dtype_of
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
@@ -189,6 +189,13 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             what=f"{engine.name} does not run on {gpu.name}",
             cause=f"its GPUs are of {', '.join(engine.makers)}, this one is of {generation_of(gpu).maker}",
             fix=f"use {instead or 'another engine, '}or another GPU",
+        )
+    only = cache_dtype_of(engine, model, maker=generation_of(gpu).maker)
+    if only is not None and job.kv_dtype != only:
+        raise InputError(
+            what=f"{engine.name} keeps the cache of {model.name} in {only} on {gpu.name}",
+            cause=f"--kv {job.kv_dtype}: its layers of compressed keys take no other format there",
+            fix=f"leave --kv out, or give --kv {only}",
         )
     for weights in request.weights:
         if not serves_weights(engine, gpu, weights):

@@ -281,7 +281,8 @@ def _narrower_cache(
     It is shown and not proposed: an eight-bit cache changes what the model answers.
     """
     gpu, cal = chosen.hierarchy.gpu, load_calibration()
-    if not asked.compares_caches or "fp8" not in gpu.peak_flop_per_s:
+    narrow_already = chosen.request.job.kv_dtype == "fp8"
+    if not asked.compares_caches or narrow_already or "fp8" not in gpu.peak_flop_per_s:
         return []
     kind, narrow = _kind(chosen), list[Contender]()
     for contender in contenders:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.deployment import cache_dtype_of
 from costmodel.serving.engine import is_before, serving_stack
 from planner.audit.serving.lora import broken_ranks
 from planner.audit.serving.refused_words import refused_words
@@ -109,6 +110,16 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
             fix="leave --kv-cache-dtype out, or give fp8_e5m2",
             certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
         )
+    only = cache_dtype_of(serving_stack(server.engine), server.model, maker=generation.maker)
+    if server.knows_gpu and only is not None and only not in server.cache_format:
+        is_auto = server.cache_format in ("", "auto")
+        if not is_auto or is_before(server.version, "0.29"):
+            yield BrokenLaw(
+                why=f"layers of compressed keys take a cache in {only} alone on {server.gpu}, "
+                f"not {server.cache_format or 'auto'} (fp8_ds_mla)",
+                fix=f"give --kv-cache-dtype {only}",
+                certain=not is_auto,
+            )
     if server.little_shm and server.layout.num_gpus > 1:
         yield BrokenLaw(
             why=f"{server.layout.num_gpus} ranks share 64 MB at /dev/shm, as containers have it unless told",

@@ -22,10 +22,11 @@ from costmodel.serving.deployment import (
     KvDtype,
     ServingLayout,
     Weights,
+    cache_dtype_of,
     published_weights,
     stage_layers,
 )
-from costmodel.serving.engine import serving_stack
+from costmodel.serving.engine import ServingStack, serving_stack
 from planner.audit.facts import JobFacts
 from planner.audit.file_names import model_of_names
 from planner.audit.read import OPTION_FILES, Reading
@@ -41,7 +42,7 @@ from topology.base.errors import InputError, shown
 from topology.base.units import GIB
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, gpus
-from topology.hardware.datasheets import default_gpu
+from topology.hardware.datasheets import default_gpu, generation_of
 
 _UNPRICED = {
     "said.transfer": "the files of both pools: these start one of two",
@@ -275,7 +276,7 @@ def server_of(
         layout=layout,
         replicas=replicas,
         weights=_weights(facts, named, spec, assumed),
-        kv_dtype="fp8" if "fp8" in cache_format else "bf16",
+        kv_dtype=_cache_dtype(engine, spec, kind, cache_format),
         memory_fraction=memory,
         max_batch=sequences,
         token_budget=budget,
@@ -568,6 +569,14 @@ def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[
             )
         waits.append(steps)
     return waits[0], waits[1]
+
+
+def _cache_dtype(engine: ServingStack, spec: ModelSpec, gpu: str, stated: str) -> KvDtype:
+    """The format of a cache: as stated, else the one that the engine's layers take, else the weights' own."""
+    if "fp8" in stated:
+        return "fp8"
+    only = cache_dtype_of(engine, spec, maker=generation_of(gpus()[gpu]).maker)
+    return only if only is not None and stated in ("", "auto") else "bf16"
 
 
 def _share(value: object) -> float | None:

@@ -15,7 +15,7 @@ from costmodel.models.hf.by_keys import is_read_by_keys
 from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
+from costmodel.serving.deployment import KvDtype, Weights, cache_dtype_of, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Load, mean_rate_per_s, read_trace
@@ -38,7 +38,7 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import default_gpu, die_notes, fleet_gpus
+from topology.hardware.datasheets import default_gpu, die_notes, fleet_gpus, generation_of
 
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
@@ -136,9 +136,11 @@ def _request(
         float(number_of(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     )
     engine = serving_stack(flags.engine or "vllm").name
+    maker = generation_of(known_gpus()[gpu]).maker
+    only = None if flags.kv_dtype else cache_dtype_of(serving_stack(engine), model, maker=maker)
     return ServingRequest(
         model=model,
-        job=replace(job, weight_precision=weights),
+        job=replace(job, weight_precision=weights, kv_dtype=only or job.kv_dtype),
         gpu=gpu,
         num_gpus=_size(flags, model, job, weights, hierarchy),
         engine=engine,

@@ -10,9 +10,13 @@ from costmodel.kernels.tables import load_calibration
 from planner.audit.read import read_texts
 from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.refused import refusal_of
 from planner.audit.serving.server import Server, server_of
 from planner.audit.serving.texts import audited_server_texts
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import understand_serving
+from planner.serving.search import check_request
+from topology.base.errors import InputError
 
 CAL = load_calibration()
 HEADS = "Qwen/Qwen2.5-7B-Instruct"
@@ -192,3 +196,60 @@ def test_blocks_are_those_that_a_configuration_states(tmp_path):
         start = audited_server(CAL, reading, server, ()).start
         assert start is not None
         assert start.starts is starts
+
+
+V4 = "deepseek-ai/DeepSeek-V4-Flash"
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts", "kv_dtype"),
+    [
+        (f"{VLLM} {V4} --tensor-parallel-size 4 --kv-cache-dtype bfloat16", "h200-sxm", False, "bf16"),
+        (f"{VLLM} {V4} --tensor-parallel-size 4", "h200-sxm", True, "fp8"),
+        (f"{VLLM} {V4} --tensor-parallel-size 4 --kv-cache-dtype fp8", "h200-sxm", True, "fp8"),
+        (f"{VLLM} {MOE} --kv-cache-dtype bfloat16", "h200-sxm", True, "bf16"),
+    ],
+)
+def test_layers_of_compressed_keys_take_a_cache_of_eight_bits_alone(words, gpu, starts, kv_dtype):
+    """Asserted by vLLM 0.24 and 0.28 (`_resolve_dsv4_kv_cache_dtype`); `auto` is fp8 since pull 45091."""
+    given = audit(words, gpu=gpu)
+    assert given.start is not None
+    assert given.start.starts is starts
+    server = server_of(read_texts({"serve.sh": words}), model=None, gpu=gpu)
+    assert isinstance(server, Server)
+    assert server.kv_dtype == kv_dtype
+
+
+def test_a_release_that_stops_at_the_default_cache_is_doubted():
+    """DeepSeek-V4 without the flag: 0.28 asserts fp8 of what `auto` is, unless its checkpoint says otherwise."""
+    server = server_of(
+        read_texts({"serve.sh": f"{VLLM} {V4} --tensor-parallel-size 4"}), model=None, gpu="h200-sxm"
+    )
+    assert isinstance(server, Server)
+    assert refusal_of(server) is None
+    doubt = refusal_of(replace(server, version="0.28.0"))
+    assert doubt is not None
+    assert not doubt.certain
+    assert "give --kv-cache-dtype fp8" in doubt.fix
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "engine", "asked", "kv_dtype"),
+    [
+        ("deepseek-v4-flash", "h100-sxm", "vllm", None, "fp8"),
+        ("deepseek-v4-pro", "b200-sxm", "vllm", None, "fp8"),
+        ("deepseek-v4-pro", "b200-sxm", "sglang", None, "bf16"),
+        ("deepseek-v4-pro", "mi300x", "vllm", None, "bf16"),
+        ("deepseek-r1", "h200-sxm", "vllm", None, "bf16"),
+        ("deepseek-v4-flash", "h200-sxm", "vllm", "bf16", None),
+    ],
+)
+def test_a_plan_keeps_the_law_of_an_audit(model, gpu, engine, asked, kv_dtype):
+    """What is planned has the format that the engine takes; another one is refused in three lines."""
+    flags = ServeFlags(model=model, gpu=gpu, engine=engine, gpus="8", kv_dtype=asked, concurrency="8")
+    request, hierarchy = understand_serving(flags).requests[0]
+    if kv_dtype is not None:
+        assert request.job.kv_dtype == kv_dtype
+        return
+    with pytest.raises(InputError, match="in fp8 on h200-sxm"):
+        check_request(request, hierarchy.gpu)
