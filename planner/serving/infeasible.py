@@ -189,17 +189,14 @@ def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
 
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:
     """Every layout that fits breaks a limit when empty; the limits they break are named."""
-    job = request.job
     size = _size(request, hierarchy)
     pairs = [(option.best_ttft_s or 0.0, option.best_tpot_s or 0.0) for option in slow]
     ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
-    whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)
     broken = sorted({_FLAGS[option.reason] for option in slow})
-    end_to_end = f", end to end {format_seconds(whole)}" if "--e2e" in broken else ""
-    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}{end_to_end}"
+    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}"
     return ServingInfeasible(
         what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
-        cause=f"best achievable: {best}",
+        cause=f"bounds that no layout is below: {best}",
         fix=f"relax {' or '.join(broken)}, shorten the prompt, or use faster GPUs or fewer bits",
         best_ttft_s=ttft,
         best_tpot_s=tpot,

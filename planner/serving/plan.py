@@ -435,7 +435,8 @@ class ServingInfeasible:
 
     What stands in the way, the best that is achievable, and which limit to relax. Where memory does, `held`
     is what a GPU of the layout with the most room holds, and `starts` whether that takes a request as long
-    as those asked for: then only the longest that are drawn are beyond its cache.
+    as those asked for: then only the longest that are drawn are beyond its cache. A capacity that no fleet
+    was seen to serve is a bound.
     """
 
     what: str
@@ -444,6 +445,7 @@ class ServingInfeasible:
     best_ttft_s: float | None = None
     best_tpot_s: float | None = None
     capacity_requests_per_s: float | None = None
+    capacity_is_served: bool = False
     held: HeldCache | None = None
     starts: bool = False
 

@@ -380,8 +380,7 @@ def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected 
         reason = "time per output token"
     if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
         reason = "time to first token"
-    best_tpot = fastest_tpot_s(least.times, job.input_tokens + job.output_tokens)
-    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=best_tpot) if reason else None
+    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=tpot) if reason else None
 
 
 def balances(deployment: Deployment, phase: str) -> tuple[int, ...]:
@@ -421,11 +420,6 @@ def _scheduler(
 def with_chunks(option: Option) -> tuple[Option, ...]:
     """The option under each of its schedulers, the engine's default first."""
     return tuple(replace(option, rules=rules) for rules in option.schedulers)
-
-
-def fastest_tpot_s(times: StepTimes, context: int) -> float:
-    """Least time per output token: a batch of one."""
-    return times.decode_s(1, context) / times.tokens_per_step
 
 
 def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:

@@ -91,7 +91,7 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--model", "70b", "--gpus", "8", "--ttft", "10ms"), 1, "best achievable"),
+        (("--model", "70b", "--gpus", "8", "--ttft", "10ms"), 1, "bounds that no layout is below"),
         (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
         (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),

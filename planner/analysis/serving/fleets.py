@@ -44,6 +44,7 @@ from planner.serving.search import (
     is_closed,
     miss,
     ways_out,
+    with_empty_server,
 )
 from planner.serving.sure import Requirement, has_runs, requirements_of
 from topology.base.errors import InputError, NoFeasiblePlanError
@@ -363,6 +364,7 @@ def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[In
         misses,
         key=lambda pair: (pair[0].capacity_requests_per_s or 0.0, -(pair[0].best_ttft_s or float("inf"))),
     )
+    nearest = with_empty_server(cal, nearest, missed.whole, missed.hierarchy)
     served = [contender for contender in contenders if contender.plan is not None]
     if served:
         narrow = min(served, key=_worth)

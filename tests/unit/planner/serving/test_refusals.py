@@ -209,3 +209,26 @@ def test_every_attention_rank_holds_a_whole_request() -> None:
         else:
             assert answer.held is not None
             assert answer.held.longest_tokens < 120_500 + 128
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"tpot_s": 0.002}, {"ttft_s": 0.001}, {"end_to_end_s": 0.1}, {"ttft_s": 0.02, "concurrency": 1}],
+    ids=str,
+)
+def test_limits_that_are_too_tight_are_told_beside_what_one_request_meets(limits: dict[str, float]) -> None:
+    """What is simulated of a request alone is no faster than what is called a bound of it."""
+    load = {"concurrency": 1} if "concurrency" in limits else {"request_rate_per_s": 1.0}
+    job = ServingJob(input_tokens=2000, output_tokens=300, percentile=50, **{**load, **limits})  # type: ignore[arg-type]
+    request = replace(request_of({}, name="8b", gpus=2, job=job), engine="vllm")
+    missed = search_serving(CAL, request, default_cluster("h100-sxm", 2).hierarchy)
+    assert isinstance(missed, ServingInfeasible)
+    alone = missed.cause.partition("a request is simulated to have ")[2]
+    first_s, each_s = (
+        parse_time(f"{value}{unit}", "--ttft")
+        for value, unit in re.findall(r"(?:token|one) ([\d.]+) (m?s)", alone)
+    )
+    assert first_s is not None
+    assert each_s is not None
+    assert first_s >= 0.99 * (missed.best_ttft_s or 0)
+    assert each_s >= 0.99 * (missed.best_tpot_s or 0)
