@@ -28,6 +28,7 @@ from planner.audit.serving.running import RunningServer, running, running_pools,
 from planner.audit.serving.server import Server, Unknown, as_planned
 from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
 from planner.questions.flags import ServeFlags
+from planner.questions.serving.caches import caches_note
 from planner.questions.serving.lengths import length_notes
 from planner.questions.serving.understand import Asked
 from planner.serving.plan import ServingPlan, ServingRequest
@@ -267,7 +268,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     asked = asked_of(pools, load.flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
-    assumed = tuple(length_notes(load.flags, request.job))
+    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
     if _refused_prompt(pools.prefill, request.job.input_tokens):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
@@ -356,7 +357,8 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     if (sized := as_sized(server, request, hierarchy)) is not server:
         server, asked = sized, asked_of(sized, load.flags)
         request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
-    findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
+    findings = tuple(_findings(server, request))
+    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
     if _refused_prompt(server, request.job.input_tokens):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running(cal, server, request, hierarchy, asked.trace)
