@@ -19,6 +19,7 @@ from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import (
     Simulation,
+    admissions,
     simulate,
     simulate_loop_while,
     simulate_while,
@@ -130,7 +131,7 @@ def meets(option: Option, load: Load, simulation: Simulation) -> bool:
     """Whether one replica keeps the limits of its phase under a load, and keeps up with it."""
     if broken_limits(option, simulation):
         return False
-    return keeps_up(load, simulation, partial(simulate, option.times, option.rules))
+    return keeps_up(load, simulation, partial(admissions, option.times, option.rules))
 
 
 def broken_limits(option: Option, simulation: Simulation) -> tuple[str, ...]:

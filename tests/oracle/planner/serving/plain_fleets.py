@@ -29,6 +29,7 @@ from costmodel.serving.step_table import StepTimes
 from planner.serving.plan import ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.space import deployment_of, serving_layouts
 from tests.counts import tries
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
@@ -48,7 +49,10 @@ def calibration() -> Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One replica under one scheduler, in one phase; what it computes is seen `handed_over_s` later."""
+    """One replica under one scheduler, in one phase; what it computes is seen `handed_over_s` later.
+
+    Of its requests each stays with a worker of the other pool for `elsewhere_s` at least.
+    """
 
     name: str
     phase: str
@@ -56,6 +60,7 @@ class Kind:
     times: StepTimes
     rules: Scheduler
     handed_over_s: float = 0.0
+    elsewhere_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +137,41 @@ def kinds(question: Question) -> list[Kind]:
     phases = (["whole"] if "aggregated" in request.modes else []) + (
         ["prefill", "decode"] if "disaggregated" in request.modes else []
     )
-    return [
+    offered = [
         kind
         for weights, layout, phase in product(request.weights, layouts, phases)
         for kind in _schedulers(deployment_of(request, hierarchy, weights, layout), request.job, phase)
     ]
+    if request.job.end_to_end_s is None:
+        return offered
+    least_s = {
+        phase: min((_alone_s(kind, request.job) for kind in offered if kind.phase == phase), default=0.0)
+        for phase in ("prefill", "decode")
+    }
+    other = {"whole": 0.0, "prefill": least_s["decode"], "decode": least_s["prefill"]}
+    return [replace(kind, elsewhere_s=other[kind.phase]) for kind in offered]
+
+
+def _alone_s(kind: Kind, job: ServingJob) -> float:
+    """Least seconds that a request stays with a worker: the shortest in an empty one, as company may quicken it."""
+    drawn, times = spread_load(job, 1.0, FILLING + COUNTED), kind.times
+    prompt, output = int(drawn.input_tokens.min()), int(drawn.output_tokens.min())
+    alone = spread_load(
+        replace(
+            job, input_tokens=prompt, input_tokens_p99=None, output_tokens=output, output_tokens_p99=None
+        ),
+        1.0,
+        1,
+    )
+    stay_s = float(simulate(times, kind.rules, seen_by(kind, alone)).end_to_end_s[0])
+    decoding = [times.decode_s(batch, batch * prompt) for batch in range(1, kind.rules.max_batch + 1)]
+    return stay_s / max(_quickened(times.linear[1:]), _quickened(decoding))
+
+
+def _quickened(seconds: Sequence[float] | Floats) -> float:
+    """By how much a larger step is quicker than a smaller one at most: measured tables have dips."""
+    from_here = np.asarray(seconds)[::-1]
+    return float((from_here / np.minimum.accumulate(from_here)).max())
 
 
 def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator[Kind]:
@@ -298,12 +333,12 @@ def seen_by(kind: Kind, load: Load) -> Load:
 def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bool:
     """Whether these requests keep the limits of the kind's phase at the job's percentile.
 
-    A request stays with a pool for a part of its end-to-end time, so no longer than that may take.
+    A request stays with a pool for a part of its end-to-end time: for what the fastest of the other pool leaves.
     """
     limits = (
         (found.ttft_s + kind.handed_over_s, job.ttft_s, kind.phase != "decode"),
         (found.tpot_s, job.tpot_s, kind.phase != "prefill" and job.output_tokens > 1),
-        (found.end_to_end_s, job.end_to_end_s, True),
+        (found.end_to_end_s + kind.elsewhere_s, job.end_to_end_s, True),
     )
     return all(
         limit is None or not counts or float(np.nanpercentile(values[counted], job.percentile)) <= limit
