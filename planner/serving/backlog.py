@@ -34,11 +34,11 @@ Admissions = Callable[[Load, float], tuple[Floats, Floats]]
 def admissions_of(serve: Callable[[Load], Simulation]) -> Admissions:
     """Admissions of what simulates a load to its end."""
 
-    def found(load: Load, _until_s: float) -> tuple[Floats, Floats]:
+    def to_the_end(load: Load, _until_s: float) -> tuple[Floats, Floats]:
         simulation = serve(load)
         return simulation.arrival_s, simulation.admitted_s
 
-    return found
+    return to_the_end
 
 
 def keeps_up(load: Load, simulation: Simulation, admissions: Admissions) -> bool:
@@ -77,7 +77,7 @@ def _growth_of_last(
     ends_s = (passes - 1) * period_s, passes * period_s
     reached_s, admitted_s = admissions(_repeated(load, period_s, passes), ends_s[1])
     before, after = (_waiting(reached_s, admitted_s, end_s - LAST * period_s, end_s) for end_s in ends_s)
-    emptied = _found_empty(reached_s, admitted_s, ends_s[0] - LAST * period_s)
+    emptied = _queue_empties(reached_s, admitted_s, ends_s[0] - LAST * period_s)
     return (after - before) / len(load), emptied
 
 
@@ -87,7 +87,7 @@ def _waiting(reached_s: Floats, admitted_s: Floats, start_s: float, end_s: float
     return float(np.maximum(waited_s, 0.0).sum()) / (end_s - start_s)
 
 
-def _found_empty(reached_s: Floats, admitted_s: Floats, after_s: float) -> bool:
+def _queue_empties(reached_s: Floats, admitted_s: Floats, after_s: float) -> bool:
     """Whether a request that comes after this time finds nobody waiting."""
     reached_s = np.sort(reached_s)
     waiting = np.arange(len(reached_s)) - np.searchsorted(np.sort(admitted_s), reached_s)

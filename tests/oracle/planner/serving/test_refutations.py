@@ -1,0 +1,66 @@
+"""What has refuted a certificate, each kind by the side that was wrong; loads of hours say which."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from costmodel.job import ServingJob
+from costmodel.models.catalog import model
+from costmodel.serving.simulation.simulator import admissions
+from planner.serving.backlog import GROWTH_RESOLUTION, growth
+from planner.serving.board import enumerate_options
+from planner.serving.capacity import load_at, serves
+from planner.serving.fleet import run_pools
+from planner.serving.fleet_choice import Selection
+from planner.serving.plan import ServingRequest
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option
+from tests.oracle.planner.serving.plain_fleets import Question, calibration, keeps, kinds, lasts
+from topology.builders import default_cluster
+
+
+def _question(job: ServingJob, name: str, gpu: str, gpus: int, **asked: Any) -> Question:
+    """A question of the enumeration's."""
+    request = ServingRequest(model=model(name), job=job, gpu=gpu, num_gpus=gpus, weights=("int8",), **asked)
+    return Question(name=name, request=request, hierarchy=default_cluster(gpu, gpus).hierarchy)
+
+
+def _options(question: Question) -> dict[str, Option]:
+    """Those of the search, by phase."""
+    board = enumerate_options(calibration(), question.request, question.hierarchy)
+    return {option.phase: option for option in board.options}
+
+
+def test_a_queue_that_settles_in_the_second_pass_does_not_grow() -> None:
+    """512 places that are free at first take 1.1 % of a load: 35.5/s failed, where 35.8 last for hours."""
+    job = ServingJob(input_tokens=64, output_tokens=500, draft_tokens=3, acceptance=0.6)
+    question = _question(job, "qwen3-30b-a3b", "h200-sxm", 1, engine="sglang")
+    option, kind = _options(question)["whole"], kinds(question)[0]
+    for rate_per_s, kept in ((35.493, True), (37.3, False)):
+        found = growth(load_at(option, rate_per_s), partial(admissions, option.times, option.rules))
+        assert (found <= GROWTH_RESOLUTION) is kept, rate_per_s
+        assert serves(option, rate_per_s) is kept, rate_per_s
+        assert lasts(kind, job, rate_per_s) is kept, rate_per_s
+
+
+def test_a_pool_has_no_more_of_an_end_to_end_limit_than_the_other_leaves() -> None:
+    """A decode worker that may take all of it seems to serve 42.3/s; after any prompt it is beyond the limit."""
+    job = ServingJob(
+        input_tokens=64, output_tokens=500, draft_tokens=3, acceptance=0.6, percentile=50.0,
+        tpot_s=0.0305824, end_to_end_s=1.6352933,
+    )  # fmt: skip
+    question = _question(
+        job,
+        "deepseek-v2-lite",
+        "h100-sxm",
+        4,
+        engine="trtllm",
+        modes=("disaggregated",),
+        pins={"attention_dp": 2},
+    )
+    rate_per_s, options = 42.269, _options(question)
+    decode = next(kind for kind in kinds(question) if kind.phase == OUTPUT_ONLY)
+    assert not keeps(decode, job, rate_per_s)
+    assert keeps(replace(decode, elsewhere_s=0.0), job, rate_per_s)
+    selection = Selection(counts={0: 1, 1: 1}, rate_per_s=rate_per_s, num_gpus=4)
+    run = run_pools(selection, (options[PROMPT_ONLY], 1), (options[OUTPUT_ONLY], 1), rate_per_s)
+    assert run.limits == ("end_to_end",)
