@@ -4,17 +4,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model
-from costmodel.serving.simulation.simulator import admissions
+from costmodel.serving.simulation.simulator import admissions, simulate
 from planner.serving.backlog import GROWTH_RESOLUTION, growth
 from planner.serving.board import enumerate_options
-from planner.serving.capacity import load_at, serves
+from planner.serving.capacity import bracket_per_s, load_at, serves
 from planner.serving.fleet import run_pools
 from planner.serving.fleet_choice import Selection
 from planner.serving.plan import ServingRequest
-from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option
-from tests.oracle.planner.serving.plain_fleets import Question, calibration, keeps, kinds, lasts
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option, rate_bound_per_s
+from tests.counts import cases_of_run
+from tests.oracle.planner.serving.plain_fleets import Question, calibration, keeps, kinds, lasts, spread_load
 from topology.builders import default_cluster
 
 
@@ -64,3 +67,32 @@ def test_a_pool_has_no_more_of_an_end_to_end_limit_than_the_other_leaves() -> No
     selection = Selection(counts={0: 1, 1: 1}, rate_per_s=rate_per_s, num_gpus=4)
     run = run_pools(selection, (options[PROMPT_ONLY], 1), (options[OUTPUT_ONLY], 1), rate_per_s)
     assert run.limits == ("end_to_end",)
+
+
+REPLICAS = (  # model, GPU, engine, input, output
+    ("qwen3-30b-a3b", "h200-sxm", "sglang", 64, 500),
+    ("8b", "rtx-4090", "vllm", 300, 60),
+    ("8b", "h100-sxm", "sglang", 64, 500),
+    ("deepseek-v2-lite", "h100-sxm", "vllm", 64, 500),
+    ("gpt-oss-20b", "h100-sxm", "trtllm", 300, 200),
+    ("mixtral-8x7b", "h200-sxm", "sglang", 300, 200),
+    ("qwen3-4b", "a100-sxm-80gb", "sglang", 64, 200),
+    ("gemma-3-12b", "a100-sxm-80gb", "trtllm", 64, 500),
+)
+
+
+@pytest.mark.parametrize("replica", cases_of_run(REPLICAS, REPLICAS[2:]), ids=lambda replica: replica[0])
+def test_no_replica_fails_at_less_than_it_admits_behind_a_queue(
+    replica: tuple[str, str, str, int, int],
+) -> None:
+    """Six per cent more than fails leaves a queue that never empties: what is admitted then is all it serves."""
+    name, gpu, engine, inputs, outputs = replica
+    job = ServingJob(input_tokens=inputs, output_tokens=outputs)
+    option = _options(_question(job, name, gpu, 1, engine=engine))["whole"]
+    _, failed = bracket_per_s(option, most_per_s=rate_bound_per_s(option))
+    load = spread_load(job, 1.06 * failed, 12_000)
+    run = simulate(option.times, option.rules, load)
+    filled_s, end_s = load.arrival_s[[3000, -1]]
+    admitted = int(((run.admitted_s > filled_s) & (run.admitted_s <= end_s)).sum())
+    most_per_s = admitted / (end_s - filled_s)
+    assert failed >= most_per_s, failed / most_per_s
