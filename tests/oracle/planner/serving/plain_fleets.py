@@ -39,6 +39,8 @@ EXTRA_CHUNKS = (2048, 8192)
 FILLING, COUNTED = 3000, 12000  # requests of a load of hours
 MOST_WAITING = 0.02  # of them, at the last arrival; eight per cent too many leave seven waiting
 JUST_ABOVE = 1.002  # of a bound: what a fleet must not serve
+TENTHS = tuple(step / 10 for step in range(1, 10))
+"""Shares of a rate that is served: a capacity is the rate up to which nothing fails."""
 
 
 @cache
@@ -293,14 +295,15 @@ def lasts(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     return steady and within(found, job, kind, slice(FILLING, None))
 
 
-def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
+def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float, *, shares: Sequence[float] = ()) -> bool:
     """Whether it keeps them at this rate and at others up to a tenth below: some of few requests have luck.
 
     One of the others is the rate that a certificate rules out, when this one is just above it. The suite looks at
-    every third of the others, with which more is kept, so that no certificate is refuted less.
+    every third of the others, with which more is kept, so that no certificate is refuted less. `shares` of the
+    rate are looked at before.
     """
-    shares = (1.0, 1 / JUST_ABOVE, *(1 - step / 300 for step in range(tries(3, 1), 31, tries(3, 1))))
-    return all(keeps(kind, job, rate_per_s * share) for share in shares)
+    near = (1.0, 1 / JUST_ABOVE, *(1 - step / 300 for step in range(tries(3, 1), 31, tries(3, 1))))
+    return all(keeps(kind, job, rate_per_s * share) for share in (*shares, *near))
 
 
 @cache
@@ -347,36 +350,50 @@ def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bo
 
 
 def fewest_gpus(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
-    """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase."""
+    """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase.
+
+    Few questions have any, so what is near the rate is looked at first, and all that is less where some have.
+    """
+    if _fewest_gpus(offered, job, rate_per_s, most_gpus, ()) is None:
+        return None
+    return _fewest_gpus(offered, job, rate_per_s, most_gpus, TENTHS)
+
+
+def _fewest_gpus(
+    offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int, shares: Sequence[float]
+) -> int | None:
+    """The same, of those that keep the limits at these shares too."""
     whole, first, second = (
         [kind for kind in offered if kind.phase == phase] for phase in ("whole", "prefill", "decode")
     )
-    found = _fewest_of(whole, job, rate_per_s, most_gpus)
+    found = _fewest_of(whole, job, rate_per_s, most_gpus, shares)
     most = most_gpus if found is None else found - 1
     if first and second:
         smallest = min(kind.num_gpus for kind in second)
-        prompts = _fewest_of(first, job, rate_per_s, most - smallest)
-        outputs = prompts and _fewest_of(second, job, rate_per_s, most - prompts)
+        prompts = _fewest_of(first, job, rate_per_s, most - smallest, shares)
+        outputs = prompts and _fewest_of(second, job, rate_per_s, most - prompts, shares)
         if prompts and outputs:
             return prompts + outputs
     return found
 
 
-def _fewest_of(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
+def _fewest_of(
+    offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int, shares: Sequence[float]
+) -> int | None:
     """Fewest GPUs, up to `most_gpus`, of one kind of replica that serves the rate."""
     best = None
     for kind in offered:
         budget = most_gpus if best is None else best - 1
-        count = _fewest(kind, job, rate_per_s, max(budget, 0) // kind.num_gpus)
+        count = _fewest(kind, job, rate_per_s, max(budget, 0) // kind.num_gpus, shares)
         if count:
             best = count * kind.num_gpus
     return best
 
 
-def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int) -> int:
+def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int, shares: Sequence[float]) -> int:
     """Fewest replicas, from `most` down, of which none smaller in number fails; 0 when `most` fail."""
     count = most
-    while count and keeps_up_to(kind, job, rate_per_s / count):
+    while count and keeps_up_to(kind, job, rate_per_s / count, shares=shares):
         count -= 1
     return count + 1 if count < most else 0
 

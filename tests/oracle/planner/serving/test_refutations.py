@@ -14,7 +14,15 @@ from planner.serving.fleet import run_pools
 from planner.serving.fleet_choice import Selection
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
-from tests.oracle.planner.serving.plain_fleets import Question, calibration, keeps, kinds, lasts
+from tests.oracle.planner.serving.plain_fleets import (
+    TENTHS,
+    Question,
+    calibration,
+    keeps,
+    keeps_up_to,
+    kinds,
+    lasts,
+)
 from topology.builders import default_cluster
 
 
@@ -83,3 +91,14 @@ def test_late_first_tokens_of_an_empty_batch_that_fills_end_no_simulation() -> N
     assert late[: load.filling].mean() > 0.1
     assert lasts(kind, job, rate_per_s)
     assert serves(option, rate_per_s)
+
+
+def test_a_rate_is_no_capacity_where_less_breaks_a_limit() -> None:
+    """Prompts wait for those of eight ranks: 170/s keep 12.8 ms a token, 51/s take 13.9 ms for hours."""
+    job = ServingJob(input_tokens=64, output_tokens=8, cached_share=0.5, ttft_s=2.18, tpot_s=0.0128)
+    question = _question(
+        job, "mixtral-8x7b", "h100-sxm", 8, engine="trtllm", weights="bf16", pins={"attention_dp": 8, "tp": 1}
+    )
+    kind = next(kind for kind in kinds(question) if kind.rules.balance_steps)
+    assert (lasts(kind, job, 170.0), lasts(kind, job, 51.0)) == (True, False)
+    assert not keeps_up_to(kind, job, 170.0, shares=TENTHS[2:])
