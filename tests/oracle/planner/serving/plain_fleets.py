@@ -202,8 +202,7 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     )  # fmt: skip
     running = _most_running(times, job, batch)
     waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
-    decoded = job.output_tokens >= 60 or (job.output_tokens > 1 and not job.output_tokens_p99)
-    handed_s = stack.transfer_s if phase == "prefill" and decoded else 0.0
+    handed_s = stack.transfer_s if phase == "prefill" else 0.0
     started = {
         size: kv_capacity_tokens(deployment, token_budget=size, max_batch=running, context=context)
         for size in room
@@ -277,7 +276,7 @@ def working_of(kind: Kind, job: ServingJob, rate_per_s: float) -> float:
 def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, which it serves in the long run."""
     load, first = load_of(kind, job, rate_per_s)
-    found = simulate(kind.times, kind.rules, load)
+    found = handed_over(kind, job, simulate(kind.times, kind.rules, load))
     kept = within(found, job, kind, slice(first, None)) and rate_per_s <= sustained_per_s(kind, job)
     return kept and lasts(kind, job, rate_per_s)
 
@@ -289,7 +288,8 @@ def lasts(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     And whether few of them wait at the last arrival: prompts and outputs that come when they like keep fewer
     requests running than a closed loop, whose rate an open load may then not reach.
     """
-    found = simulate(kind.times, kind.rules, seen_by(kind, spread_load(job, rate_per_s, FILLING + COUNTED)))
+    load = seen_by(kind, spread_load(job, rate_per_s, FILLING + COUNTED))
+    found = handed_over(kind, job, simulate(kind.times, kind.rules, load))
     waiting = int((found.admitted_s > found.arrival_s[-1]).sum())
     steady = waiting < MOST_WAITING * (FILLING + COUNTED)
     return steady and within(found, job, kind, slice(FILLING, None))
@@ -333,13 +333,19 @@ def seen_by(kind: Kind, load: Load) -> Load:
     return replace(load, cached_tokens=load.input_tokens) if kind.phase == "decode" else load
 
 
+def handed_over(kind: Kind, job: ServingJob, found: Simulation) -> Simulation:
+    """What a client sees of a worker: first tokens once the cache is handed over, but of requests that end with it."""
+    more = spread_load(job, 1.0, len(found.arrival_s)).output_tokens > 1
+    return replace(found, first_token_s=found.first_token_s + kind.handed_over_s * more)
+
+
 def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bool:
     """Whether these requests keep the limits of the kind's phase at the job's percentile.
 
     A request stays with a pool for a part of its end-to-end time: for what the fastest of the other pool leaves.
     """
     limits = (
-        (found.ttft_s + kind.handed_over_s, job.ttft_s, kind.phase != "decode"),
+        (found.ttft_s, job.ttft_s, kind.phase != "decode"),
         (found.tpot_s, job.tpot_s, kind.phase != "prefill" and job.output_tokens > 1),
         (found.end_to_end_s + kind.elsewhere_s, job.end_to_end_s, True),
     )
