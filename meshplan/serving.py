@@ -9,9 +9,8 @@ from typing import Any, TypedDict, Unpack
 from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
 from planner.analysis.serving.fleets import find_fleet
-from planner.audit.read import read_texts
 from planner.audit.serving.running import RunningServer
-from planner.audit.serving.texts import judged, predicted_plan
+from planner.audit.serving.texts import predicted_plan, predicted_texts
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.services import FIELD_OF_WORD, UNIT_OF_WORD
 from planner.questions.serving.understand import understand_serving
@@ -23,7 +22,7 @@ from planner.questions.words import (
     setting_words,
     text_of,
 )
-from planner.serving.plan import ServingPlan, is_serving_plan, serving_from_json
+from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.files import read_text
 
@@ -113,7 +112,8 @@ def predict(
 
     Args:
         server: a script that starts it, several files, or a plan: a value, or the path of its JSON.
-        words: its load (`rate`, `concurrency` or `trace`, lengths, limits), and the `gpu` no file names.
+        words: its load (`rate`, `concurrency` or `trace`, lengths, limits), and the `gpu` or `cluster` that
+            no file names.
 
     Raises:
         InputError: the files start no server, or no load is given.
@@ -128,17 +128,11 @@ def predict(
             fix="change the files, or the plan",
         )
     flags = _flags(None, given)
-    texts: dict[str, str] = {}
-    if not isinstance(server, ServingPlan):
-        paths = [server] if isinstance(server, (str, Path)) else list(server)
-        texts = {str(path): read_text(Path(path)) for path in paths}
-        if len(texts) == 1 and is_serving_plan(text := next(iter(texts.values()))):
-            server = serving_from_json(text, str(paths[0]))
     if isinstance(server, ServingPlan):
-        audit = predicted_plan(server, flags, next(iter(texts), "plan.json"))
+        audit = predicted_plan(server, flags, "plan.json")
     else:
-        reading = read_texts(texts)
-        audit = judged(reading, texts, {}, flags, {}, gpu=flags.gpu, compares=False)
+        paths = [server] if isinstance(server, (str, Path)) else list(server)
+        audit = predicted_texts({str(path): read_text(Path(path)) for path in paths}, flags)
     if audit.missing:
         raise InputError(
             what="the server is not known whole",
@@ -153,8 +147,8 @@ def predict(
 
 
 _OF_A_LOAD = {
-    *("gpu", "input", "output", "input_p99", "output_p99", "rate", "concurrency", "trace", "ttft", "tpot"),
-    *("e2e", "percentile", "cached", "burstiness"),
+    *("gpu", "cluster", "input", "output", "input_p99", "output_p99", "rate", "concurrency", "trace"),
+    *("ttft", "tpot", "e2e", "percentile", "cached", "burstiness"),
 }
 
 

@@ -1,10 +1,9 @@
 """Turn the measured expert kernels into the packaged tables `costmodel/data/kernels/moe-<gpu>.npz`.
 
 Run: python tools/build_moe_table.py ../shared/data/kernels/moe_ffn.parquet Every table holds log seconds by
-(number format, H, F, experts per token, experts, expert tp) and tokens, for routing with the power law of
-exponent 1.01. Rows of expert parallelism are left out: how they place tokens differs between kernels, and
-the measured serving runs of wide expert parallelism contradict them. Source: aiconfigurator-core 0.12.0
-(Apache-2.0), collected 2026-11-21.
+(number format, H, F, experts per token, experts, expert tp, expert ep) and tokens, for routing with the power
+law of exponent 1.01. Where ranks divide the experts, the time is that of the rank with the most tokens.
+Source: aiconfigurator-core 0.12.0 (Apache-2.0), collected 2026-11-21.
 """
 
 import sys
@@ -14,14 +13,14 @@ import numpy as np
 import pandas as pd
 
 TARGET = Path(__file__).resolve().parents[1] / "costmodel" / "data" / "kernels"
-SHAPE = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
+SHAPE = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
 ROUTING = "power_law_1.01"
 
 
 def main() -> None:
     """Write one table for each GPU."""
     rows = pd.read_parquet(sys.argv[1])
-    rows = rows[(rows.distribution == ROUTING) & (rows.moe_ep_size == 1)]
+    rows = rows[rows.distribution == ROUTING]
     for gpu, measured in rows.groupby("gpu"):
         table = measured.pivot_table(
             index=["moe_dtype", *SHAPE],

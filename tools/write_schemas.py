@@ -283,7 +283,7 @@ def forms() -> dict[str, Any]:
         "serve": _serve_form(),
         "explain": OneOf((Explanation, _refusal_form(Literal["infeasible"]))),
         "verify": record_of(Verification, holds=bool),
-        "watch": Watched,
+        "watch": OneOf((Watched, _server_watch_form())),
         "diff": Record({
             "first": str, "second": str, "choices": ByName(choice),
             "quantities": ByName(quantity),
@@ -312,6 +312,21 @@ def forms() -> dict[str, Any]:
         "convert": _published_form(),
         REFUSAL: _refusal_form(),
     }  # fmt: skip
+
+
+def _server_watch_form() -> Record:
+    """How a running server stands."""
+    from planner.audit.serving.printed_load import PrintedLoad
+    from planner.diagnose.finding import StepFinding
+
+    names = (
+        "running_requests", "waiting_requests", "cache_used_share", "predicted_per_s", "lower_per_s",
+        "upper_per_s",
+    )  # fmt: skip
+    return Record({
+        "engine": str, **dict.fromkeys(names, float | None), "load": PrintedLoad | None, "slow": bool,
+        "missing": str, "findings": [StepFinding],
+    })  # fmt: skip
 
 
 def _refusal_form(status: Any = None) -> Record:
@@ -440,8 +455,7 @@ def _serve_form() -> OneOf:
         "starts": bool, "why": str, "weights_gib_per_gpu": float, "kv_cache_tokens": float,
         "longest_context": int, "max_concurrency": float,
     }  # fmt: skip
-    refused = {**dict.fromkeys(start, type(None)), "starts": Literal[False], "why": str}
-    refused |= _refusal_form(Literal["infeasible"]).fields
+    refused = {**start, **_refusal_form(Literal["infeasible"]).fields}
     fleet = record_of(ServingPlan, **start)
     shared = Record({
         "machine": str | None, "provider": str | None, "machines": int, "num_gpus": int, "idle_gpus": int,
@@ -847,6 +861,7 @@ def _diagnosis_form() -> OneOf:
             "slowdown": JobSlowdown | None,
             "memory": [RecordedMemory],
             "memory_budgets": [[MemoryResidual]],
+            "servers": [str],
             "findings": [StepFinding],
         }
     )

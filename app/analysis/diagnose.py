@@ -24,19 +24,20 @@ class DiagnoseQuestion:
 
 
 def diagnosis_of(question: DiagnoseQuestion, flags: Flags) -> tuple[Diagnosis | SideEvidence, int]:
-    """The diagnosis, and the exit code: 4 where the job stands, or one finding costs more than the limit.
+    """The diagnosis, and the exit code: 4 where the job stands, does not start, or loses more than the limit.
 
     Without a trace it is what the other records explain: who hangs, who is slow, what memory lacks.
     """
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
     files = recorded_files(_files(question.files))
-    alone = not files.traces and (files.beside or explained(files).findings)
-    if alone:
-        prediction = prediction_of(files.job, flags)[0] if explained(files).memory else None
-        diagnosis: Diagnosis | SideEvidence = explained(files, prediction=prediction)
+    side = None if files.traces else explained(files)
+    alone = side is not None and (files.beside or side.findings or side.servers)
+    if side is not None and alone:
+        prediction = prediction_of(files.job, flags)[0] if side.memory else None
+        diagnosis: Diagnosis | SideEvidence = explained(files, prediction=prediction) if side.memory else side
     else:
         diagnosis = diagnosed(_files(question.files), flags, question.step)
-    stands = any(finding.cause == "hang" for finding in diagnosis.findings)
+    stands = any(finding.cause in ("hang", "no start") for finding in diagnosis.findings)
     behind = limit is not None and diagnosis.lost_share > limit
     return diagnosis, FAILED_AUDIT if stands or behind else ANSWERED
 

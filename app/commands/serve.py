@@ -245,7 +245,7 @@ def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
 
 
 _OF_A_PREDICTION = {
-    "model", "gpu", "rate", "concurrency", "trace", "input_tokens", "output_tokens", "input_p99",
+    "model", "gpu", "cluster", "rate", "concurrency", "trace", "input_tokens", "output_tokens", "input_p99",
     "output_p99", "ttft", "tpot", "end_to_end", "percentile", "cached", "burstiness",
 }  # fmt: skip
 """What may be given beside files that start a server: what they do not say, and its load."""
@@ -263,10 +263,9 @@ def _of_files(predict: Sequence[Path], services: Path | None, flags: ServeFlags,
 def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answer:
     """What the server of these files, or of a plan, does under a load."""
     from app.reports.audit.server import server_answer
-    from planner.audit.read import read_texts
-    from planner.audit.serving.texts import judged, predicted_plan
+    from planner.audit.serving.texts import predicted_texts
     from planner.questions.flags import FLAG_OF_FIELD
-    from planner.serving.plan import is_serving_plan, serving_from_json
+    from planner.serving.plan import is_serving_plan
     from topology.base.errors import InputError
     from topology.base.files import read_text
 
@@ -279,25 +278,14 @@ def prediction(paths: Sequence[Path], flags: ServeFlags, *, alone: bool) -> Answ
             fix="leave it out, or change the files that start the server",
         )
     texts = {str(path): read_text(path) for path in paths}
-    if len(texts) == 1 and is_serving_plan(text := next(iter(texts.values()))):
-        name = next(iter(texts))
-        return server_answer(predicted_plan(serving_from_json(text, name), flags, name))
-    if not (flags.rate or flags.concurrency or flags.trace):
+    of_plan = len(texts) == 1 and is_serving_plan(next(iter(texts.values())))
+    if not (of_plan or flags.rate or flags.concurrency or flags.trace):
         raise InputError(
             what="no load to predict under",
             cause="none of --rate, --concurrency and --trace was given",
             fix="give one, such as --trace requests.jsonl, or --concurrency 32 --input 1000 --output 200",
         )
-    reading = read_texts(texts)
-    if not reading.family.serves:
-        raise InputError(
-            what="these files start no server",
-            cause=f"{', '.join(texts)}: read as {reading.family.name}",
-            fix="name the script that starts the server, or a plan that plan serve --json wrote",
-        )
-    return server_answer(
-        judged(reading, texts, {}, flags, {}, model=flags.model, gpu=flags.gpu, compares=False)
-    )
+    return server_answer(predicted_texts(texts, flags))
 
 
 def _policy(start_up: str | None) -> ScalingPolicy:

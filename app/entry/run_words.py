@@ -88,10 +88,10 @@ def end_of_range(model: str, gpu: str, tokens: str, deadline: str) -> int:
     from costmodel.models.parameters import active_parameter_count
     from planner.questions.gpu_ranges import end_of_gpus
     from topology.base.counts import TOTALS, parse_count
-    from topology.base.units import TERA, parse_seconds
+    from topology.base.units import parse_seconds
     from topology.hardware.datasheets import default_gpu, sheet_named
 
-    peak = sheet_named(gpu or default_gpu()).peak_tflop_per_s["bf16"] * TERA
+    peak = sheet_named(gpu or default_gpu()).gpu().peak("bf16")
     parameters = active_parameter_count(known(one_name(model)))
     operations = OPERATIONS_OF_A_TOKEN * parameters * parse_count(tokens, "--tokens", suffixes=TOTALS)
     needed = operations / (parse_seconds(deadline, "30d") * peak * SHARE_OF_PEAK)

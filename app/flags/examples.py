@@ -32,7 +32,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "audit": (
         "plan audit train.sh train.log",
         "plan audit train.sh --model 8b --gpus 8 --gpu h100-sxm",
-        "plan audit -- torchrun --nproc-per-node 8 train.py --tensor-parallel-size 2",
+        "plan audit -- torchrun pretrain_gpt.py --tensor-model-parallel-size 2",
     ),
     "accuracy": ("plan accuracy", "plan accuracy runs.csv --by source --worst 5"),
     "calibrate": (

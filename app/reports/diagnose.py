@@ -55,7 +55,8 @@ def _side_answer(side: SideEvidence, exit_code: int) -> Answer:
     document = side.document()
     first = side.findings[0] if side.findings else None
     verdict = f"{first.words}: {first.evidence}" if first is not None else "no cause is recorded"
-    pairs = [("memory", _memory(each)) for each in side.memory[MOST_MEMORIES:]]  # others have a table
+    pairs = [("server", words) for words in side.servers]
+    pairs += [("memory", _memory(each)) for each in side.memory[MOST_MEMORIES:]]  # others have a table
     if side.slowdown is not None:
         lost = side.slowdown.seconds - side.slowdown.ideal_s
         pairs.append(

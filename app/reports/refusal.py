@@ -23,8 +23,8 @@ def refusal_document(error: InputError, exit_code: int) -> dict[str, Any]:
     Returns:
         `status` is ``infeasible`` where nothing answers the question, ``changed`` where a saved plan has
         other numbers here, ``refused`` of other input, ``defect`` of our own. `violations` are the rules in
-        the way, `rejected` counts layouts by rule, `nearest` has the changes that give a plan. A server
-        that does not start for want of memory has the keys of one that does, too.
+        the way, `rejected` counts layouts by rule, `nearest` has the changes that give a plan. Where
+        servers lack memory, the keys of one that starts tell what the one with the most room holds.
     """
     answer = getattr(error, "answer", None)
     none = answer if isinstance(answer, Infeasible) else None
@@ -39,8 +39,8 @@ def refusal_document(error: InputError, exit_code: int) -> dict[str, Any]:
         "rejected": dict(none.rejected) if none else {},
         "nearest": unstructure(none.nearest) if none else [],
     }
-    if isinstance(answer, ServingInfeasible) and answer.out_of_memory:
-        return {**keys_of_refusal(answer), **document}
+    if isinstance(answer, ServingInfeasible) and answer.held is not None:
+        return {**keys_of_refusal(answer, answer.held), **document}
     return document
 
 

@@ -60,8 +60,7 @@ def predict(
     rules = scheduler_of(deployment, run, batch=run.concurrency)
     times = _times(cal, deployment, run, rules)
     latency = closed_loop(times, rules, run)
-    polled_s = _polled_s(run, deployment, latency.tpot_s)
-    return replace(latency, ttft_s=latency.ttft_s + polled_s)
+    return _polled(run, deployment, latency, run.concurrency)
 
 
 def length_shares(run: ServingRun) -> tuple[float, ...]:
@@ -77,10 +76,17 @@ def length_shares(run: ServingRun) -> tuple[float, ...]:
     return (benchmark.lowest_share,) if benchmark else USUAL_LENGTH_SHARES
 
 
-def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
-    """Mean seconds until an engine that looks for requests every n steps sees one: (n − 1)/2 steps."""
-    steps = polling_steps(benchmark_named(run.benchmark), deployment.stack.name, run.gpu, run.concurrency)
-    return (steps - 1) / 2 * step_s
+def _polled(run: ServingRun, deployment: Deployment, latency: Latency, running: int) -> Latency:
+    """The latency by an engine that looks for requests every n steps: (n − 1)/2 steps later in the mean.
+
+    Of two pools the server that decodes looks so for requests whose cache it shall hold; with nothing to
+    decode it looks at once.
+    """
+    benchmark, pools = benchmark_named(run.benchmark), run.prefill is not None
+    if pools and (running == 1 or deployment.layout.attention_dp > 1):
+        return latency
+    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency, pools=pools)
+    return replace(latency, ttft_s=latency.ttft_s + (steps - 1) / 2 * latency.tpot_s)
 
 
 def closed_loop_pools(
@@ -109,7 +115,7 @@ def closed_loop_pools(
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
     simulation = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
-    return mean_latency(simulation, part)
+    return _polled(run, outputs, mean_latency(simulation, part), per_worker)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:

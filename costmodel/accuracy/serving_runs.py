@@ -21,7 +21,12 @@ from costmodel.runs.cells import (
     require_cells,
 )
 from costmodel.runs.model_names import refuse_hybrid
-from costmodel.serving.benchmarks import benchmark_of_client, benchmark_of_table
+from costmodel.serving.benchmarks import (
+    benchmark_named,
+    benchmark_of_client,
+    benchmark_of_table,
+    tokens_read,
+)
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown
@@ -56,7 +61,7 @@ class ServingRun:
     A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
     stated, and ten for each in flight. `token_budget` is that of a step of an attention rank and `max_batch`
     the requests that a replica runs at once, as launched, `prompt_graph_tokens` the tokens of the largest
-    captured step with prompts; None where no source says them.
+    captured step with prompts; None where no source says them. `input_tokens` are what the server reads.
     """
 
     name: str
@@ -108,6 +113,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
     kv = row.get("kv_dtype", "").lower()
     concurrency = _concurrency(row, decode)
     workers = decode.workers + (prefill.workers if prefill else 0)
+    benchmark = row.get("benchmark", "") or _benchmark(row)
     if concurrency > MOST_IN_FLIGHT or concurrency * workers > MOST_SIMULATED:
         raise UnsupportedRunError(
             f"{concurrency:,} requests in flight on {workers} workers are not simulated"
@@ -118,11 +124,18 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
-        benchmark=row.get("benchmark", "") or _benchmark(row),
+        benchmark=benchmark,
         lowest_length_share=_lowest_share(row),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
-        input_tokens=count(row, "input_tokens"),
+        input_tokens=tokens_read(
+            benchmark_named(benchmark),
+            row["engine"],
+            row.get("engine_version", ""),
+            checkpoint_model(row["model"]).name,
+            row.get("run_date", ""),
+            count(row, "input_tokens"),
+        ),
         output_tokens=count(row, "output_tokens"),
         concurrency=concurrency,
         decode=decode,

@@ -26,6 +26,8 @@ def node_seconds(
 
         t = t0 + (T(n, B) − t0)·(table's bandwidth)/(this node's)
 
+    What passes a host's memory, as GPUs without peer access send it, was measured over lanes of 32 GB/s, and
+    is not carried over to faster ones: memory and its copies may bind there.
     Beyond the table's largest message time grows along its last interval; beyond its largest group traffic
     grows as (n−1)/n and each further ring step adds α_in, paid in full only by large messages.
     """
@@ -40,8 +42,11 @@ def node_seconds(
     seconds = seconds + _larger_group(cal, grid, op, n, seconds)
     if not native:
         floor = np.minimum(np.exp(grid.log_values.min()), seconds)
+        measured = cal.fits()["scaleup_bytes_per_s"][name]
         rate = _ring_inside(h, np.maximum(members, 2), stride)
-        seconds = floor + (seconds - floor) * cal.fits()["scaleup_bytes_per_s"][name] / rate
+        if h.scaleup.kind == "pcie" and not h.gpu.peer_to_peer:
+            rate = np.minimum(rate, measured)
+        seconds = floor + (seconds - floor) * measured / rate
     seconds = np.where(members > 1, seconds, 0.0)
     return seconds, np.asarray(beyond | (not native))
 
@@ -65,7 +70,8 @@ def node_source(cal: Calibration, h: Hierarchy) -> str:
 
 def collective_table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     """Return the GPU whose collective tables stand for this node, and whether they were measured on it."""
-    key = ("nccl_table", h.gpu.name, h.scaleup.kind, str(h.scaleup.bandwidth_bytes_per_s))
+    peers = "" if h.gpu.peer_to_peer else "through hosts"
+    key = ("nccl_table", h.gpu.name, h.scaleup.kind, str(h.scaleup.bandwidth_bytes_per_s), peers)
     if key not in cal.tables:
         cal.tables[key] = _find_table(cal, h)
     table: tuple[str, bool] = cal.tables[key]
@@ -77,8 +83,9 @@ def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     gpu, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
     if h.scaleup.kind == "pcie":
         hosts = fits["pcie_tables"]
-        usual = hosts["default" if h.gpu.peer_to_peer else "without_peer_to_peer"]
-        name = hosts["by_name"].get(gpu, usual)
+        if not h.gpu.peer_to_peer:
+            return hosts["without_peer_to_peer"], False
+        name = hosts["by_name"].get(gpu, hosts["default"])
         return name, name == gpu
     on_pcie = fits["pcie_tables"]["by_name"]
     stand_ins = fits["stand_ins"]

@@ -179,6 +179,8 @@ class TwoSizedAttention(GroupedAttention):
     letters: ClassVar[Mapping[str, tuple[SizedReach, BlockName]]] = {
         "w": ("local", "dense"),
         "g": ("global", "dense"),
+        "N": ("local", "moe"),
+        "G": ("global", "moe"),
     }
     predicting_reach: ClassVar[SizedReach] = "global"
     engines: ClassVar[Mapping[str, EngineWords]] = {}

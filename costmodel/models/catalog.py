@@ -24,6 +24,7 @@ from costmodel.models.positions import positions_of, siblings_alike
 from costmodel.models.sizes import WeightFormat
 from costmodel.models.spec import ModelSpec
 from costmodel.models.stored import known_checkpoint
+from costmodel.models.tower import Tower
 from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
 from topology.base.names import matches, normalize, suggest, words
 
@@ -454,9 +455,27 @@ def _entry(name: str) -> ModelSpec:
 
     entry, where = dict(_parsed("models", name)), f"model {name} in {_FILE.name}"
     family, families = entry.pop("family", None), _texts("families")
+    vision = entry.pop("vision", None)
     for key in ("checkpoint", "bf16_words"):  # of its checkpoints, not of its shape
         entry.pop(key, None)
     if family not in families:
         cause = "missing key family" if family is None else f"family = {shown(family)} is none of the file's"
         raise InputError(f"{where} cannot be read", cause, f"give it as family one of {', '.join(families)}")
-    return structure({"name": name, **_parsed("families", family), **entry}, ModelSpec, where)
+    spec = structure({"name": name, **_parsed("families", family), **entry}, ModelSpec, where)
+    return replace(spec, encoder=_listed_tower(vision, spec.hidden_size, where)) if vision else spec
+
+
+def _listed_tower(name: str, hidden_size: int, where: str) -> Tower:
+    """The tower of a catalogued model, whose ``vision_config`` it names."""
+    from costmodel.models.hf.towers import tower_of
+
+    if name not in _texts("vision"):
+        raise InputError(f"{where} cannot be read", f"vision = {shown(name)}", "name a vision table")
+    problems: list[str] = []
+    config = dict(_parsed("vision", name))
+    whole = {"model_type": config.pop("model_type"), "vision_config": config}
+    tower = tower_of(whole, hidden_size, problems)
+    if tower is None or problems:
+        cause = "; ".join(problems) or "no tower is read"
+        raise InputError(f"{where} cannot be read", cause, f"mend vision table {name}")
+    return tower

@@ -18,6 +18,7 @@ from costmodel.models.spec import (
     recurrence_of,
 )
 from costmodel.models.streams import BLOCKS, connection_parameters, last_sum_parameters
+from costmodel.models.tower import Tower
 from topology.base.units import BILLION
 
 
@@ -103,7 +104,15 @@ def without_tower(model: ModelSpec) -> ModelSpec:
     alone = replace(decoder_of(model), left_out="")
     size = (parameter_count(model) - parameter_count(alone)) / BILLION
     words = f"{tower.named} of {tower.num_layers} layers and what joins it ({size:.1f} B parameters)"
-    return replace(alone, left_out=f"{words} and {model.left_out}" if model.left_out else words)
+    more = f"{words} and {model.left_out}" if model.left_out else words
+    return replace(alone, left_out=more, encoder=tower)
+
+
+def encoder_parameters(tower: Tower) -> tuple[int, int]:
+    """Parameters of a tower that ranks split (its layers, and what joins it), and those that each holds."""
+    encoder = encoder_of(tower)
+    layers = sum(run.count * layer_parameters(encoder, run.kind) for run in layer_runs(encoder))
+    return layers + tower.num_layers * tower.layer_extra + tower.join_parameters, tower.stem_parameters
 
 
 def active_parameter_count(model: ModelSpec) -> int:

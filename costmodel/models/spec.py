@@ -86,7 +86,8 @@ class ModelSpec(_Derived):
     experts by one.
     Layers without a window may have `global_heads` of another size; `key_value_products` is 1 where values
     are keys.
-    A model that also sees has a `tower`, whose layers come first and count among the `num_layers`.
+    A model that also sees has a `tower`, whose layers come first and count among the `num_layers`. Where its
+    language model alone is served the server holds that tower all the same, as `encoder`.
     With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2), in
     `index_layers` of the layers where that is not 0 and the others reuse a choice (GLM-5.2); with a
     `compression`, k of the entries that stand for several tokens each (DeepSeek-V4). Of `unindexed_layers`,
@@ -166,6 +167,7 @@ class ModelSpec(_Derived):
     unmodelled: tuple[str, ...] = ()
     left_out: str = ""
     tower: Tower | None = None
+    encoder: Tower | None = None
     num_nextn_predict_layers: int = 0
     weight_format: WeightFormat = ""
     stored: StoredParts = AS_NAMED

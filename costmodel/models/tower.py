@@ -40,6 +40,7 @@ class Tower:
         merge: Patches that become one token.
         image_tokens: Tokens of an image.
         any_size: Whether images have any number of tokens, `image_tokens` being a usual one.
+        most_tokens: Of the largest image that its preprocessor lets through; 0: `image_tokens`.
         window_patches: Patches that attend to each other in windowed layers, 0 without such.
         full_layers: Layers without a window.
         sense: What it is given.
@@ -64,6 +65,7 @@ class Tower:
     merge: int = 1
     image_tokens: int
     any_size: bool = False
+    most_tokens: int = 0
     window_patches: int = 0
     full_layers: int = 0
     sense: Sense = "vision"

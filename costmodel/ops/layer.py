@@ -161,6 +161,7 @@ def _feed_forward(work: Workload, kind: LayerKind, shard: ShardShape) -> tuple[O
         *streams_before(model, "mlp", shard),
         *_repeated(record.repeated_as, stack.timing.recomputed_modules, norms, cast, block),
         *_post_norm(model, "mlp_post_norm", stack, shard, trained=trained),
+        *_norms_of_experts(model, stack, shard, trained=trained),
         *_residual(model, "mlp", stack, shard),
     )
 
@@ -217,6 +218,18 @@ def _post_norm(
 ) -> tuple[Op, ...]:
     """A norm after a block, where a model has one."""
     return (norm_op(model, name, stack, shard, trained=trained),) if model.norms_per_layer > 2 else ()
+
+
+def _norms_of_experts(
+    model: ModelSpec, stack: SoftwareStack, shard: ShardShape, *, trained: bool
+) -> tuple[Op, ...]:
+    """Norms before and after experts that stand beside a feed-forward (Gemma 4)."""
+    further = range(max(model.norms_per_layer - NORMS_OF_BLOCKS, 0))
+    return tuple(norm_op(model, f"expert_norm_{i}", stack, shard, trained=trained) for i in further)
+
+
+NORMS_OF_BLOCKS = 4
+"""Before and after attention and the feed-forward."""
 
 
 def _keeping_wide_inputs(op: Op) -> Op:

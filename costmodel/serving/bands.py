@@ -18,6 +18,7 @@ from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Deployment, ServingLayout
 from costmodel.serving.mixers import unmeasured_mixers
+from topology.base.files import read_text
 from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
 
@@ -140,9 +141,7 @@ def evidence_of(deployment: Deployment, mode: str) -> LatencyEvidence:
 
     >>> from topology.builders import default_cluster
     >>> from costmodel.models.catalog import model
-    >>> from costmodel.models.catalog import model
-    from costmodel.models.spec import ModelSpec
-    from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.deployment import ServingLayout
     >>> from costmodel.serving.engine import serving_stack
     >>> deployed = Deployment(
     ...     model=model("70b"),
@@ -200,9 +199,7 @@ UNMEASURED_AXES = ("pipeline stages", "decode context parallelism")
 def unmeasured_axes(layout: ServingLayout) -> tuple[str, ...]:
     """Axes of a layout that no measured run has, in words.
 
-    >>> from costmodel.models.catalog import model
-    from costmodel.models.spec import ModelSpec
-    from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.deployment import ServingLayout
     >>> unmeasured_axes(ServingLayout(tp=8, dcp=8)), unmeasured_axes(ServingLayout(tp=8))
     (('decode context parallelism',), ())
     """
@@ -231,19 +228,18 @@ def is_same_architecture(name: str, served: ModelSpec) -> bool:
 @functools.cache
 def counted_runs() -> tuple[CountedRuns, ...]:
     """All that were counted, as shipped."""
-    with RUNS_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            CountedRuns(
-                mode=row["mode"],
-                engine=row["engine"],
-                gpu=row["gpu"],
-                attention_dp=row["attention_dp"] == "yes",
-                model=row["model"],
-                tp=int(row["tp"]),
-                runs=int(row["runs"]),
-            )
-            for row in csv.DictReader(file)
+    return tuple(
+        CountedRuns(
+            mode=row["mode"],
+            engine=row["engine"],
+            gpu=row["gpu"],
+            attention_dp=row["attention_dp"] == "yes",
+            model=row["model"],
+            tp=int(row["tp"]),
+            runs=int(row["runs"]),
         )
+        for row in csv.DictReader(read_text(RUNS_FILE).splitlines())
+    )
 
 
 @functools.cache

@@ -16,12 +16,14 @@ _FILE = Path(__file__).parents[1] / "data" / "serving_benchmarks.toml"
 class Polling:
     """A recipe in which an engine looks for new requests every so many steps (SGLang's receive interval).
 
-    `steps_from_concurrency` are pairs of the fewest concurrent requests and the steps.
+    `steps_from_concurrency` are pairs of the fewest concurrent requests and the steps. `pools` are servers of
+    two pools with tensor-parallel attention; else servers of whole requests.
     """
 
     engine: str
     gpus: tuple[str, ...]
     steps_from_concurrency: tuple[tuple[int, int], ...]
+    pools: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,24 @@ class PromptPool:
 
     engine: str
     token_budget: int
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retokenised:
+    """Prompts that a server reads as more tokens than its client wrote, as both tokenise unlike.
+
+    Of these models in an engine from version `since` on, in runs before the day `until`: `read` tokens for
+    every `written` ones.
+    """
+
+    engine: str
+    models: tuple[str, ...]
+    since: str
+    until: str
+    written: int
+    read: int
     source: str
     as_of: str
 
@@ -63,6 +83,7 @@ class ServingBenchmark:
         polling: Engines that it makes look for requests less often than every step.
         prompt_pools: What it gives servers that compute prompts alone.
         servers: How it starts servers whose rows state no flags.
+        retokenised: Prompts of its client that were longer than it says.
     """
 
     lowest_share: float
@@ -73,6 +94,7 @@ class ServingBenchmark:
     polling: tuple[Polling, ...] = ()
     prompt_pools: tuple[PromptPool, ...] = ()
     servers: tuple[StartedServer, ...] = ()
+    retokenised: tuple[Retokenised, ...] = ()
 
 
 @functools.cache
@@ -140,21 +162,42 @@ def started_server(benchmark: ServingBenchmark | None, engine: str, version: str
     return next(alike, None)
 
 
-def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:
+def polling_steps(
+    benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int, *, pools: bool = False
+) -> int:
     """Steps between two looks of the engine for new requests; 1 where no recipe says otherwise.
 
     >>> known = serving_benchmarks()["inferencemax"]
     >>> [polling_steps(known, "sglang", "b200-sxm", many) for many in (8, 64)]
     [10, 30]
-    >>> polling_steps(known, "sglang", "h200-sxm", 64)
-    1
+    >>> polling_steps(known, "sglang", "h200-sxm", 64), polling_steps(known, "sglang", "gb200", 4, pools=True)
+    (1, 10)
     """
     for recipe in benchmark.polling if benchmark else ():
-        if recipe.engine == engine and gpu in recipe.gpus:
+        if recipe.engine == engine and gpu in recipe.gpus and recipe.pools == pools:
             return max(
                 (least, steps) for least, steps in recipe.steps_from_concurrency if concurrency >= least
             )[1]
     return 1
+
+
+def tokens_read(
+    benchmark: ServingBenchmark | None, engine: str, version: str, model: str, run_date: str, written: int
+) -> int:
+    """Tokens that a server reads of a prompt which its client writes as `written`.
+
+    >>> known = serving_benchmarks()["inferencemax"]
+    >>> [
+    ...     tokens_read(known, "sglang", version, "deepseek-v3", day, 7140)
+    ...     for version, day in (("0.5.9", "2026-04-17"), ("0.5.10", "2026-04-17"), ("0.5.10", "2026-06-01"))
+    ... ]
+    [7140, 35921, 7140]
+    """
+    for each in benchmark.retokenised if benchmark else ():
+        dated = bool(version and run_date) and not is_before(version, each.since) and run_date < each.until
+        if dated and each.engine == engine and model in each.models:
+            return round(written * each.read / each.written)
+    return written
 
 
 def prompt_budget(benchmark: ServingBenchmark | None, engine: str) -> int | None:

@@ -38,13 +38,19 @@ _WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLayout:
-    """How one replica is split over GPUs."""
+    """How one replica is split over GPUs.
+
+    `layers` are those of each pipeline stage, `gpus` the kind of GPU that each runs on, by its name in the
+    catalog. Empty, stages have as many layers as go evenly, and all run on the kind that is asked for.
+    """
 
     tp: int = 1
     pp: int = 1
     attention_dp: int = 1
     ep: int = 1
     dcp: int = 1
+    layers: tuple[int, ...] = ()
+    gpus: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse degrees that do not divide one another."""
@@ -67,6 +73,17 @@ class ServingLayout:
                 cause=f"dcp = {self.dcp} does not divide tp = {self.tp}",
                 fix="choose dcp among the divisors of tp",
             )
+        if (self.layers and min(self.layers) < 1) or {len(self.layers), len(self.gpus)} - {0, self.pp}:
+            raise InputError(
+                what="the serving layout is not possible",
+                cause=f"stages: {self.pp}; layers of each: {self.layers}; GPUs of each: {self.gpus}",
+                fix="name a number of layers, of at least 1, and a kind of GPU for every stage",
+            )
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether stages have layers or GPUs of their own."""
+        return bool(self.layers or self.gpus)
 
     @property
     def stage_gpus(self) -> int:
@@ -93,7 +110,8 @@ class ServingLayout:
             ("ep", self.ep),
             ("dcp", self.dcp),
         )
-        return "·".join(f"{name}{degree}" for name, degree in parts if degree > 1) or "tp1"
+        degrees = "·".join(f"{name}{degree}" for name, degree in parts if degree > 1) or "tp1"
+        return f"{degrees} ({'+'.join(map(str, self.layers))})" if self.layers else degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +135,8 @@ class Deployment:
 
     `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
     `adapters` of the kind of `adapter` are held at once, of which every request names one. Copies of its
-    cache take `host_cache_bytes` of its hosts' memory.
+    cache take `host_cache_bytes` of its hosts' memory. Without `peers` NCCL is told that no GPU reads the
+    memory of another, so what it sends inside a host goes through the host's.
     """
 
     model: ModelSpec
@@ -133,6 +152,9 @@ class Deployment:
     adapter: Adapter | None = None
     adapters: int = 0
     host_cache_bytes: float = 0.0
+    stage: int | None = None
+    """The stage that is looked at, with its own GPU; None for all of a replica."""
+    peers: bool = True
 
     def __post_init__(self) -> None:
         """Refuse a model of a kind that says why nobody knows what serving it costs."""
@@ -201,6 +223,8 @@ def draft_of(deployment: Deployment) -> Deployment | None:
             num_dense_layers=0,
             layer_pattern=_predicting_letter(target),
             recurrence=None,
+            encoder=None,
+            weight_format=published_weights(target) or "other",
         )
     elif name == "eagle3":
         spec = replace(
@@ -212,11 +236,16 @@ def draft_of(deployment: Deployment) -> Deployment | None:
             num_experts_per_token=0,
             shared_expert_size=0,
             vocab_size=drafter_of(name).vocabulary,
+            encoder=None,
         )
     else:
         spec = listed_model(name)
     tp = layout.tp if HEADS.rest(spec.num_attention_heads, layout.tp) == 0 else 1
-    stage = replace(layout, pp=1) if name == "mtp" else ServingLayout(tp=tp, attention_dp=layout.attention_dp)
+    stage = (
+        replace(layout, pp=1, layers=(), gpus=())
+        if name == "mtp"
+        else ServingLayout(tp=tp, attention_dp=layout.attention_dp)
+    )
     return replace(
         deployment,
         model=spec,
@@ -228,6 +257,7 @@ def draft_of(deployment: Deployment) -> Deployment | None:
         adapter=None,
         adapters=0,
         host_cache_bytes=0.0,
+        stage=None,
     )
 
 
@@ -314,6 +344,37 @@ def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return tuple(base + (s in takes) for s in range(pp))
 
 
+def layers_of_stages(deployment: Deployment) -> tuple[int, ...]:
+    """Layers of each pipeline stage: as the layout says, else as even as they go."""
+    return deployment.layout.layers or stage_layers(deployment.model, deployment.layout.pp)
+
+
+def stages_alike(deployment: Deployment) -> float:
+    """How many stages such as the one that is looked at have all layers; the degree of even ones."""
+    if deployment.stage is None:
+        return deployment.layout.pp
+    return deployment.model.num_layers / layers_of_stages(deployment)[deployment.stage]
+
+
+def stages_of(deployment: Deployment) -> tuple[Deployment, ...]:
+    """The stages of a replica that are not alike, each as the one looked at; itself where they are alike."""
+    layout = deployment.layout
+    if not layout.is_uneven or deployment.stage is not None:
+        return (deployment,)
+    kinds = (
+        tuple(_fabric(name, layout.stage_gpus) for name in layout.gpus) or (deployment.hierarchy,) * layout.pp
+    )
+    return tuple(replace(deployment, hierarchy=kind, stage=stage) for stage, kind in enumerate(kinds))
+
+
+@functools.cache
+def _fabric(gpu: str, num_gpus: int) -> Hierarchy:
+    """The GPUs of a stage in their usual machine."""
+    from topology.builders import default_cluster
+
+    return default_cluster(gpu, num_gpus).hierarchy
+
+
 def kv_token_bytes_per_layer(deployment: Deployment) -> float:
     """Bytes of KV cache of one token in one layer on one GPU.
 
@@ -326,3 +387,11 @@ def kv_token_bytes_per_layer(deployment: Deployment) -> float:
         heads = max(attention.whole_heads / layout.tp, 1)
         return 2 * heads * EXPANDED_HEAD * deployment.kv_bytes
     return attention.cached_numbers(layout.tp) * deployment.kv_bytes / layout.dcp
+
+
+def cache_dtype_of(stack: ServingStack, model: ModelSpec, *, maker: str) -> KvDtype | None:
+    """The one format of a cache that an engine's layers of this model take on a maker's GPUs; None is any."""
+    pages = stack.compressed_pages
+    if pages is None or model.compression is None or maker != "nvidia":
+        return None
+    return pages.nvidia_cache_dtype or None

@@ -46,6 +46,7 @@ class CompressedPages:
         sparse_state_tokens: Of a block of states of entries that an indexer chooses among.
         heavy_state_tokens: The same of entries that all later tokens see.
         alignment_bytes: To whose multiples pages of eight-bit entries and of states are filled up.
+        nvidia_cache_dtype: The one format of entries that its layers take on GPUs of NVIDIA; "" is any.
     """
 
     tokens: int
@@ -53,6 +54,7 @@ class CompressedPages:
     sparse_state_tokens: int
     heavy_state_tokens: int
     alignment_bytes: int
+    nvidia_cache_dtype: Literal["", "fp8"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +86,43 @@ class ServingStack:
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
         refuses_long_context: It does not start where its cache is shorter than its longest request.
+        state_for_each_request: It does not start where its pool has fewer pages than requests may run at
+            once, of models whose layers keep a state, if graphs hold its decode steps.
+        state_for_each_request_since: First version that does not; empty if every version does.
         fp4_tiles: Hidden and inner sizes to whose multiples MXFP4 experts are filled up.
         native_fp4_tiles: The same on GPUs with four-bit units.
         earlier_fp4_tiles: `fp4_tiles` of versions before `fp4_tiles_since`.
         fp4_tiles_since: First version with `fp4_tiles`; empty if every version has them.
         latent_cache_since: First version that caches latents; before, every head's keys and values.
         caches_latents: Whether this version does.
-        workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
+        workspace_bytes: What the engine counts of one GPU beside weights, activations and cache:
+            communicators, buffers of kernels, captured graphs; where it starts from free memory, the CUDA
+            context too.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
+        lone_workspace_bytes: The same of a replica of one GPU, which communicates with none.
+        earlier_workspace_bytes: `workspace_bytes` of earlier versions, each with the version that ended it.
+        sampled_logit_bytes: Most bytes of one logit while a full batch is sampled, as its profile run does.
+        earlier_sampled_logit_bytes: The same of earlier versions, each with the version that ended it.
+        sums_peaks_before: Before this version its profile counts what PyTorch holds, in which the peaks of
+            the largest step and of sampling make no room for each other; later it counts the larger.
+        index_logits_bytes: What its profile keeps for the scores of an indexer of tokens.
+        profiles_encoder: Its profile run has the tower of a model that sees encode the largest image.
+        loader_scale_bytes: Bytes of a scale of four-bit experts that its loader keeps beside those of its
+            kernels, on GPUs without four-bit units.
+        earlier_loader_scale_bytes: The same of versions before `loader_scale_since`.
+        loader_scale_since: First version with `loader_scale_bytes`; empty if every version has them.
+        widens_output_groups: On GPUs without four-bit units the first projection of grouped outputs is
+            widened from eight bits to bf16 as it is loaded.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
         hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
             every version does.
-        host_s_per_request: The same, per decoding request.
-        hides_requests: That work happens while a step runs, so only what exceeds the step is added.
+        host_s_per_request: The same, per decoding request, where it does not happen while a step runs.
+        hides_requests: All of the host's work for a step happens while one runs, so that a step lasts as
+            long as the longer of the GPU's work with `host_s` and the host's own, `loop_s`.
+        loop_s: Host time of such a step: schedule, inputs, launches, outputs, streams.
+        loop_s_per_request: The same, per decoding request.
+        exposed_share: Share of it that the GPU waits for where that overlap is off, or not there yet.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
         launch_s: Host time to launch one operation without a graph; steps with prompts are at least as long
@@ -105,15 +130,17 @@ class ServingStack:
         prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
             0 for none.
         prompt_graphs_since: First version with them by default.
+        graph_batch: Most requests of a rank whose decode steps are captured; 0 for none, None for any number.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
+        own_all_reduce: Whether it is used, which a switch may end.
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
         expert_share: Expert kernels of the engine over the tabulated ones.
-        mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
+        mxfp4_share: The same of MXFP4 kernels that unpack to bf16, as far as they read weights: engines take
+            them from other libraries (Marlin, Triton).
+        native_mxfp4_share: The same of those that multiply four bits.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
-        widens_fp8_from: Compute capability of NVIDIA's from which it serves fp8 weights without eight-bit
-            units all the same, widened to bf16 as they are read (Marlin, W8A16); empty for none.
         expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
         adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
@@ -141,6 +168,8 @@ class ServingStack:
     memory_fraction_since: str
     fraction_of: FractionOf
     refuses_long_context: bool = False
+    state_for_each_request: bool = False
+    state_for_each_request_since: str = ""
     fp4_tiles: tuple[int, int] = (1, 1)
     native_fp4_tiles: tuple[int, int] = (1, 1)
     earlier_fp4_tiles: tuple[int, int] = (1, 1)
@@ -153,18 +182,23 @@ class ServingStack:
     hides_scheduling_since: str
     host_s_per_request: float
     hides_requests: bool
+    loop_s: float
+    loop_s_per_request: float
+    exposed_share: float
     kernel_s: float
     launch_s: float
     prompt_graph_tokens: int = 0
     prompt_graphs_since: str = ""
+    graph_batch: int | None = None
     all_reduce_s: float
+    own_all_reduce: bool = True
     attention_s: float
     attention_share: float
     expert_share: float
     mxfp4_share: float
+    native_mxfp4_share: float
     sustained: float
     eight_bit_cache: bool
-    widens_fp8_from: str = ""
     request_s: float
     response_s: float
     transfer_s: float
@@ -173,6 +207,8 @@ class ServingStack:
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
+    least_capability: str = ""
+    """The least compute capability of NVIDIA's on which it starts; empty where it does not ask."""
     decode_context_parallel: bool = False
     prefill_lagged: bool = True
     balance_steps: int = 0
@@ -180,6 +216,19 @@ class ServingStack:
     expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
+    lone_workspace_bytes: float | None = None
+    earlier_workspace_bytes: tuple[tuple[str, float], ...] = ()
+    sampled_logit_bytes: float
+    earlier_sampled_logit_bytes: tuple[tuple[str, float], ...] = ()
+    sums_peaks_before: str = ""
+    sums_peaks: bool = False
+    """Whether this version does (`sums_peaks_before`)."""
+    index_logits_bytes: float = 0.0
+    profiles_encoder: bool = False
+    loader_scale_bytes: float = 0.0
+    earlier_loader_scale_bytes: float = 0.0
+    loader_scale_since: str = ""
+    widens_output_groups: bool = False
     defaults: tuple[SchedulerDefault, ...] = ()
     earlier_defaults: tuple[SchedulerDefault, ...] = ()
     """What versions before `earlier_defaults_before` take."""
@@ -195,6 +244,12 @@ class ServingStack:
     """How it lays compressed keys in its pool; None where each layer keeps what it needs."""
     state_block_tokens: int = 0
     """Tokens by which a block grows until its keys take what a recurrent state takes; 0: none does."""
+    all_layers_since: str = ""
+    """First version that asks every stage's cache for a longest request of all layers; empty if none does."""
+    all_layers_before: str = ""
+    """First version after it that asks for the stage's own layers again."""
+    asks_all_layers: bool = False
+    """Whether this version asks for all layers."""
     batches_in_flight: int = 1
     """Steps whose tokens its windows hold at once."""
     batches_in_flight_since: str = ""
@@ -266,11 +321,31 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)
     if is_before(version, stack.latent_cache_since):
         stack = replace(stack, caches_latents=False)
+    workspace = _as_of(version, stack.earlier_workspace_bytes, stack.workspace_bytes)
+    logit = _as_of(version, stack.earlier_sampled_logit_bytes, stack.sampled_logit_bytes)
+    stack = replace(stack, workspace_bytes=workspace, sampled_logit_bytes=logit)
+    if is_before(version, stack.loader_scale_since):
+        stack = replace(stack, loader_scale_bytes=stack.earlier_loader_scale_bytes)
+    if is_before(version, stack.sums_peaks_before):
+        stack = replace(stack, sums_peaks=True)
+    if is_before(version, stack.all_layers_before) and not is_before(version, stack.all_layers_since):
+        stack = replace(stack, asks_all_layers=True)
+    if is_before(version, stack.state_for_each_request_since):
+        stack = replace(stack, state_for_each_request=False)
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
     if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
     return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack
+
+
+def _as_of(version: str, earlier: tuple[tuple[str, float], ...], now: float) -> float:
+    """What a version has: `earlier` are values, oldest first, each with the version that ended it.
+
+    >>> [_as_of(version, (("0.11", 3.0), ("0.21", 2.0)), 1.0) for version in ("0.9.2", "0.11.0", "0.30", "")]
+    [3.0, 2.0, 1.0, 1.0]
+    """
+    return next((value for until, value in earlier if is_before(version, until)), now)
 
 
 def without_overlap(stack: ServingStack) -> ServingStack:
@@ -282,7 +357,18 @@ def without_overlap(stack: ServingStack) -> ServingStack:
     """
     if not stack.lagged:
         return stack
-    return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False, prefill_lagged=False)
+    host_s, per_request_s = stack.host_s + stack.scheduling_s, stack.host_s_per_request
+    if stack.hides_requests:
+        host_s = max(stack.exposed_share * stack.loop_s, stack.host_s)
+        per_request_s = stack.exposed_share * stack.loop_s_per_request
+    return replace(
+        stack,
+        host_s=host_s,
+        host_s_per_request=per_request_s,
+        hides_requests=False,
+        lagged=False,
+        prefill_lagged=False,
+    )
 
 
 def is_before(version: str, since: str) -> bool:

@@ -6,22 +6,30 @@ The fused expert kernels of the engines neither stream weights nor multiply as w
 by how much depends on the shape. So the closed form of `kernels.moe_ffn` is multiplied by measured/modelled
 of the nearest measured shape, at the same rows per expert:
 
-    t = model(shape, tokens) · measured(near, tokens')/model(near, tokens'),   tokens'·k'/E' = tokens·k/E
+    t = model(shape, tokens) · measured(near, tokens")/model(near, tokens'),   tokens'·k'/E' = tokens·k/E
 
-which is the measurement itself when the shape is in the table.
+which is the measurement itself when the shape is in the table. Kernels of ranks that divide the experts were
+timed with every token on every rank, as tensor-parallel attention leaves them, and on the rank with the most
+rows. They are read at the tokens" that give it as many rows as the busiest rank has here. Ranks that exchange
+tokens have the rows of their own experts alone: kernels of undivided experts, at as many rows each, but no
+less than kernels of divided ones at few tokens.
 
 Legend: ``H`` hidden, ``F`` width of an expert, ``k`` experts per token, ``E`` experts.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.kernels.compute import moe_ffn
+from costmodel.kernels.compute import busiest_rank_load, moe_ffn
 from costmodel.kernels.grids import KernelTime, floats
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
@@ -52,14 +60,23 @@ WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 MXFP4: Final = "w4a16_mxfp4"
 MXFP4_BYTES: Final = 17 / 32
 """Of a weight: four bits, and a scale of eight for every 32."""
-Measured = tuple[tuple[int, ...], Floats, str]
+SIZES: Final = ("H", "F", "k", "E", "tp", "ep")
+Shape = tuple[int, ...]
+"""Sizes of routed experts and of their split, in the order of `SIZES`."""
+Shares = tuple[float, float]
+"""Time of an engine's kernels over the tabulated ones: of all but MXFP4's, and of those."""
+Measured = tuple[Shape, Floats, str]
+
+FEW_TOKENS: Final = 256.0
+"""Up to so many tokens, kernels of divided experts read weights: tokens of others cost them little.
+Ranks that exchange tokens take at least as long as with so few."""
 
 NATIVE_FP4_GAIN: Final = 0.56
 """Time of a kernel that multiplies fp4 natively over one of the same shape that unpacks to bf16, with few
 rows per expert: the median of nvfp4 over int4_wo in the tables of b200-sxm, gb200, b300-sxm and gb300 at up
 to 96 tokens (0.50 to 0.60). With many rows it is the ratio of the peaks."""
 
-SAME_MODEL, SPLIT = 4.0, 1.0  # weight of a different model shape against a different split, in log distance
+SAME_MODEL, SPLIT = 4.0, 1.0  # weight of a different model shape against different splits, in log distance
 
 
 def routed_experts(
@@ -74,6 +91,8 @@ def routed_experts(
     num_experts: int,
     moe_tp: int = 1,
     moe_ep: int = 1,
+    exchanged: bool = False,
+    share: float = 1.0,
     mxfp4_share: float = 1.0,
 ) -> KernelTime:
     """Seconds of the gated experts on the busiest rank; `tokens` are those of all ranks that share them.
@@ -89,30 +108,47 @@ def routed_experts(
         num_experts: E.
         moe_tp: ranks that split one expert.
         moe_ep: ranks that split the set of experts.
-        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones, as far as they read weights.
+        exchanged: each of these ranks has the rows of its experts alone, from an exchange; else every token.
+        share: time of the engine's expert kernels over the tabulated ones.
+        mxfp4_share: the same of its MXFP4 kernels, which are another library's, as far as they read weights.
     """
-    shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
-    crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
-    modelled = _modelled(cal, gpu, dtype, crowded, shape, moe_ep)
-    nearest = _nearest(cal, gpu, dtype, shape)
+    shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp, moe_ep)
+    kernels = functools.partial(_kernels, cal, gpu, dtype, shape=shape, shares=(share, mxfp4_share))
+    if not exchanged or moe_ep == 1:
+        return kernels(floats(tokens), like=shape)
+    undivided = kernels(floats(tokens), like=(*shape[:5], 1))
+    divided = kernels(np.minimum(floats(tokens), FEW_TOKENS), like=shape)
+    return dataclasses.replace(undivided, seconds=np.maximum(undivided.seconds, divided.seconds))
+
+
+def _kernels(
+    cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, *, shape: Shape, like: Shape, shares: Shares
+) -> KernelTime:
+    """Experts of `shape` by the measured kernels nearest to `like`."""
+    nearest = _nearest(cal, gpu, dtype, like)
+    share, mxfp4_share = shares
     if nearest is None:
-        return modelled
+        modelled = _modelled(cal, gpu, dtype, tokens, shape)
+        return dataclasses.replace(modelled, seconds=modelled.seconds * share)
     known, log_seconds, table = nearest
-    share = mxfp4_share if table == MXFP4 else 1.0
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
-    rows = np.clip(
-        floats(tokens) * (top_k * known[3] / (num_experts * known[2])), table_tokens[0], table_tokens[-1]
-    )
-    reading = _share_of_reading(gpu, floats(tokens) * top_k / num_experts)
-    measured = share**reading * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
+    rows = tokens * shape[2] / shape[3]
+    alike = rows * known[3] / known[2]
+    wanted = alike * _load(alike, known) / drawn_load(alike, known[2], known[3], known[5])
+    read = np.clip(wanted, table_tokens[0], table_tokens[-1])
+    engine = share * ((mxfp4_share / share) ** _share_of_reading(gpu, rows) if table == MXFP4 else 1.0)
+    measured = engine * np.exp(np.interp(np.log(read), np.log(table_tokens), log_seconds))
     table_dtype = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
-    if known == shape and table_dtype == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
-        beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
+    if known == shape and table_dtype == dtype and gpu.name == stand_in(cal, gpu):
+        beyond = np.maximum(wanted / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
-    ratio = measured / _modelled(cal, gpu, table_dtype, rows, known, 1).seconds
-    source = f"experts carried over from H={known[0]} F={known[1]} k={known[2]} E={known[3]} tp={known[4]}"
+    modelled = _modelled(cal, gpu, dtype, tokens, shape)
+    ratio = measured / _modelled(cal, gpu, table_dtype, alike * read / wanted, known).seconds
+    sizes = " ".join(f"{name}={size}" for name, size in zip(SIZES, known, strict=True))
     return KernelTime(
-        seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
+        seconds=modelled.seconds * ratio,
+        extrapolated=np.ones_like(ratio, dtype=bool),
+        source=f"experts carried over from {sizes}",
     )
 
 
@@ -122,7 +158,7 @@ def _share_of_reading(gpu: Gpu, rows: Floats) -> Floats:
     An engine's other kernels read better or worse than the tabulated ones; products run at the peak of
     either. The ridge is the number of rows at which both take as long, the products in sixteen bits.
     """
-    ridge = gpu.peak_flop_per_s["bf16"] / gpu.memory_bandwidth_bytes_per_s * MXFP4_BYTES / 2
+    ridge = gpu.peak("bf16") / gpu.memory_bandwidth_bytes_per_s * MXFP4_BYTES / 2
     return ridge / (ridge + rows)
 
 
@@ -137,16 +173,42 @@ def chance_load(rows: Floats, ranks: int) -> Floats:
     return np.asarray(1 + np.sqrt(2 * np.log(ranks) / np.maximum(rows, 1.0)))
 
 
-def _modelled(
-    cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...], ep: int
-) -> KernelTime:
-    """Closed form of the experts of a shape."""
-    hidden, inner, top_k, experts, tp = shape
+def drawn_load(tokens: Floats, top_k: int, num_experts: int, ranks: int) -> Floats:
+    """Rows of the busiest rank over the mean where the tables' routing was drawn.
+
+    aiconfigurator's `power_law_logits_v3` draws the popularity of every expert from 1/x between 1 and 0.8 of
+    the tokens, or 0.01 and 2 of few, deals experts to ranks as they are numbered, and times the rank that has
+    most. A sum of n such numbers is close to a gamma law of shape n/cv², cv² = ln(r)/2 · (r + 1)/(r − 1) − 1,
+    r the ratio of the ends; its expected maximum of so many ranks is near the quantile 1 − e^−γ/ranks.
+
+    >>> drawn_load(np.array([64.0, 8192.0]), 8, 256, 8).round(2).tolist()
+    [1.28, 1.51]
+    >>> drawn_load(np.array([64.0, 8192.0]), 8, 256, 1).tolist()
+    [1.0, 1.0]
+    """
+    if ranks == 1:
+        return np.ones_like(tokens)
+    ratio = np.where(tokens * top_k > num_experts, np.maximum(0.8 * tokens, 2.0), 200.0)
+    variance = np.log(ratio) / 2 * (ratio + 1) / (ratio - 1) - 1
+    shape = num_experts / ranks / variance
+    score = NormalDist().inv_cdf(1 - math.exp(-np.euler_gamma) / ranks)
+    return np.asarray((1 - 1 / (9 * shape) + score / (3 * np.sqrt(shape))) ** 3)
+
+
+def _load(tokens: Floats, shape: Shape) -> Floats:
+    """Rows of the busiest rank of a shape over the mean: popularity, and chance."""
+    _, _, top_k, experts, _, ep = shape
+    return busiest_rank_load(experts, ep, ROUTING_SKEW) * chance_load(tokens * top_k / ep, ep)
+
+
+def _modelled(cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: Shape) -> KernelTime:
+    """Closed form of the experts of a shape on the busiest rank."""
+    hidden, inner, top_k, experts, tp, ep = shape
     return moe_ffn(
         cal,
         gpu,
         dtype,
-        tokens=tokens,
+        tokens=tokens * chance_load(tokens * top_k / ep, ep),
         hidden_size=hidden,
         intermediate_size=inner,
         top_k=top_k,
@@ -162,7 +224,7 @@ def _table_name(cal: Calibration, gpu: Gpu) -> str:
     return f"moe-{stand_in(cal, gpu)}"
 
 
-def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
+def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: Shape) -> Measured | None:
     """The measured shape nearest to `shape` in log distance, with its log seconds and its table.
 
     Remembered in `cal.tables`.
@@ -174,13 +236,13 @@ def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> 
     return nearest
 
 
-def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
+def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: Shape) -> Measured | None:
     """Search the tables of `dtype` for the nearest shape."""
     name = _table_name(cal, gpu)
     arrays = _remembered(cal, name)
     if not arrays:
         return None
-    weight = np.array([SAME_MODEL] * 4 + [SPLIT])
+    weight = np.array([SAME_MODEL] * 4 + [SPLIT] * 2)
     distance = np.abs(np.log(arrays["shapes"] / np.array(shape, dtype=float))) @ weight
     tables = _tables(gpu, dtype)
     if not np.isin(arrays["dtypes"], tables).any():

@@ -60,6 +60,8 @@ def at_levels(stack: ServingStack, *, host: float, kernel: float) -> ServingStac
         host_s=stack.host_s * host,
         scheduling_s=stack.scheduling_s * host,
         host_s_per_request=stack.host_s_per_request * host,
+        loop_s=stack.loop_s * host,
+        loop_s_per_request=stack.loop_s_per_request * host,
         launch_s=stack.launch_s * host,
         request_s=stack.request_s * host,
         response_s=stack.response_s * host,

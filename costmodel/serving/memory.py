@@ -2,10 +2,13 @@
 
     kv_tokens = cache / bytes of a token on the fullest stage,   cache by what the engine's fraction is of:
     memory: fraction·memory − weights − context − activations      (vLLM)
-    static: fraction·memory − weights − context                    (SGLang: activations come out of the rest)
+    static: fraction·(memory − context) − weights                  (SGLang: activations come out of the rest)
     free:   fraction·(memory − weights − context − activations)    (TensorRT-LLM)
 
-Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
+``memory`` is what CUDA hands out of a GPU (`allocatable_bytes`).
+
+Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step, ``a·d`` heads and their
+width, ``o`` numbers of a group of outputs.
 """
 
 from __future__ import annotations
@@ -13,17 +16,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.parameters import norm_parameters, norms_of
-from costmodel.models.recurrence import FLOAT_BYTES
+from costmodel.models.parameters import encoder_parameters, norm_parameters, norms_of
+from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES
 from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
+from costmodel.parallel.divisions import HEADS
 from costmodel.serving.adapters import adapters_layer_bytes
 from costmodel.serving.deployment import (
+    QUANTISED_BLOCK,
     Deployment,
     draft_of,
     drafter_of,
+    dtype_of,
     is_as_published,
-    stage_layers,
+    layers_of_stages,
+    stages_of,
     stored_bytes,
     weight_bytes,
 )
@@ -31,12 +38,11 @@ from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
 from costmodel.serving.pages import paged_request_bytes
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
-from topology.hardware.datasheets import gpu_sheets
+from topology.hardware.datasheets import allocatable_bytes, gpu_sheets
 
-SAMPLING_BYTES = 22.0
-"""Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
-probabilities. Engines profile their memory with a batch that does all of it."""
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
+MOST_EXPERT_TOKENS = 32768
+"""Tokens whose routed copies fused expert kernels keep at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)."""
 ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
@@ -45,17 +51,52 @@ def weights_bytes(deployment: Deployment) -> float:
     """Bytes of weights on the fullest GPU of a replica, those of its drafter among them.
 
     Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
-    split over tp; a tied matrix is stored once without a pipeline).
+    split over tp; a tied matrix is stored once without a pipeline). Of a stage that is looked at, its own.
     """
-    model, layout = deployment.model, deployment.layout
+    model, layout, stage = deployment.model, deployment.layout, deployment.stage
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
-    layers = stage_layers(model, layout.pp)
-    drafts = draft_weights_bytes(deployment)
+    layers = layers_of_stages(deployment)
+    drafts, sees = draft_weights_bytes(deployment), encoder_weights_bytes(deployment)
     if layout.pp == 1:
-        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts
-    outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
+        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts + sees
+    last = layout.pp - 1
+    if stage is not None:
+        beside = drafts * (stage == last) + sees * (stage == 0)
+        return layers[stage] * per_layer + vocabulary * (stage in (0, last)) + beside
+    outer_stage = max(layers[0], layers[-1]) * per_layer + vocabulary + max(drafts, sees)
     return max(outer_stage, max(layers) * per_layer)
+
+
+def scarcest_stage(deployment: Deployment, *, token_budget: int, max_batch: int) -> Deployment:
+    """The stage whose cache holds the fewest tokens, of a replica whose stages are not alike; else itself.
+
+    Engines give every stage as many pages as the scarcest one has (vLLM, `get_kv_cache_configs`; SGLang takes
+    the least of all ranks).
+    """
+
+    def tokens(stage: Deployment) -> float:
+        left = cache_left_bytes(stage, token_budget=token_budget, max_batch=max_batch)
+        return left / kv_bytes_per_token(stage)
+
+    return min(stages_of(deployment), key=tokens) if deployment.layout.is_uneven else deployment
+
+
+def encoder_weights_bytes(deployment: Deployment) -> float:
+    """Bytes on one GPU of the tower that a server loads beside its language model, in bf16; 0 without one.
+
+    Quantised checkpoints leave it as it is. Ranks split its layers and what joins it, if they can its heads.
+    """
+    if (tower := deployment.model.encoder) is None:
+        return 0.0
+    split, whole = encoder_parameters(tower)
+    return (split / _encoder_ranks(deployment) + whole) * weight_bytes("bf16")
+
+
+def _encoder_ranks(deployment: Deployment) -> int:
+    """Ranks that a tower is split over."""
+    tower, tp = deployment.model.encoder, deployment.layout.tp
+    return tp if tower is not None and HEADS.rest(tower.num_attention_heads, tp) == 0 else 1
 
 
 def draft_weights_bytes(deployment: Deployment) -> float:
@@ -81,9 +122,11 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     mixer = mixer_parameters_of_rank(deployment, kind) * stored_bytes(deployment, "attention")
     fixed = mixer + norms_of(model, kind) * norm_parameters(model, model.hidden_size) * NORM_BYTES
     fixed += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams) * FLOAT_BYTES
+    fixed += widened_outputs_bytes(deployment)
     narrow = stored_bytes(deployment, "shared" if block.copies else "mlp")
     held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
-    experts = held / layout.stage_gpus * stored_bytes(deployment, "experts") * tile_share(deployment)
+    wide = stored_bytes(deployment, "experts") * tile_share(deployment) + loader_scales_bytes(deployment)
+    experts = held / layout.stage_gpus * wide
     common = (block.common_parameters / layout.tp + block.latent_parameters) * narrow
     adapters = adapters_layer_bytes(deployment, kind)
     return fixed + experts + common + block.router_parameters * NORM_BYTES + adapters
@@ -92,23 +135,71 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes of activations of the largest step and of sampling the largest batch, on one GPU.
 
-    The fused expert kernels keep every routed copy of a token's output until they are summed.
+    A step samples no more requests than it has tokens. Both peaks are of one run: the smaller finds room
+    where the larger was, unless the engine counts what PyTorch keeps. Of a stage that is looked at, the last
+    alone samples, and the first alone has the tower.
+    """
+    layout, stack, stage = deployment.layout, deployment.stack, deployment.stage
+    step = step_bytes(deployment, token_budget)
+    rows = min(max_batch / layout.attention_dp, MOST_SAMPLED, token_budget)
+    sampling = rows * deployment.model.vocab_size * stack.sampled_logit_bytes
+    sampling *= stage in (None, layout.pp - 1)
+    peak = step + sampling if stack.sums_peaks else max(step, sampling)
+    return max(peak, encoder_step_bytes(deployment, token_budget))
+
+
+def encoder_step_bytes(deployment: Deployment, token_budget: int) -> float:
+    """Bytes of activations of a tower at its widest place, as a profile run has it; 0 where none is profiled.
+
+    It is given one image of the largest size, or as many as fill a step. Of P patches h wide the residual,
+    input and output of a block stay; attention has queries, keys and values twice, the rotated two once more
+    and its outputs, 9·h/t; the feed-forward its products, 2·F/t, gated 3·F/t.
+    """
+    tower = deployment.model.encoder
+    if tower is None or not deployment.stack.profiles_encoder or deployment.stage not in (None, 0):
+        return 0.0
+    image = tower.most_tokens or tower.image_tokens
+    tokens = max(token_budget, image) if tower.any_size else max(token_budget // image, 1) * image
+    inner = (3 if tower.gated_mlp else 2) * tower.intermediate_size
+    width = 3 * tower.hidden_size + max(9 * tower.hidden_size, inner) / _encoder_ranks(deployment)
+    return tokens * tower.merge * width * HALF_BYTES
+
+
+def step_bytes(deployment: Deployment, token_budget: int) -> float:
+    """Bytes of activations at the widest place of a step of `token_budget` tokens of an attention rank.
+
+    Residual, input and output of a block stay, H each (of n streams n·H before and after). Beside them are in
+    attention queries and outputs, keys and values, in a dense block its two products and theirs, 3·F/tp.
+    Fused expert kernels keep every routed copy of a token, of all ranks that gather their tokens, until they
+    are summed: k·max(2·F/t, H) and k·F/t, of at most `MOST_EXPERT_TOKENS` tokens at once.
     """
     model, layout = deployment.model, deployment.layout
-    block = model.feed_forward()
-    inner = 2 * (model.query_size + 2 * block.inner_size) / layout.tp
-    width = (4 + block.copies) * model.hidden_size + inner
-    rows = min(max_batch / layout.attention_dp, MOST_SAMPLED)
-    return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
+    n, H = model.residual_streams, model.hidden_size
+    stays = (3 if n == 1 else 2 * n + 2) * H
+    keys = 2 * model.attention.cached_numbers(layout.tp)
+    widest = token_budget * (2 * model.query_size / layout.tp + keys)
+    for mlp in dict.fromkeys(run.kind.mlp for run in layer_runs(model)):
+        block = model.feed_forward(mlp)
+        if not block.copies:
+            widest = max(widest, token_budget * 3 * block.inner_size / layout.tp)
+            continue
+        gathered, inner = token_budget * layout.attention_dp, model.moe_intermediate_size / layout.expert_tp
+        kept = block.copies * (max(2 * inner, model.moe_latent_size or H) + inner)
+        moved = 2 * gathered * H if layout.attention_dp > 1 else 0.0
+        widest = max(widest, min(gathered, MOST_EXPERT_TOKENS) * kept + moved)
+    scores = deployment.stack.index_logits_bytes if model.index_heads else 0.0
+    return (token_budget * stays + widest) * HALF_BYTES + scores
 
 
 def engine_bytes(deployment: Deployment) -> float:
-    """Bytes that the engine itself holds on one GPU: CUDA context, communicators, captured graphs.
+    """Bytes that the engine itself counts on one GPU: communicators, buffers of kernels, captured graphs.
 
-    Most of it are communicators' buffers over NVLink, which a GPU without such links does not have, however
-    many of them there are. A GPU without a data sheet is taken to have links.
+    Most of it are communicators' buffers over NVLink, which a GPU alone or without such links does not have,
+    however many of these there are. A GPU without a data sheet is taken to have links.
     """
     stack, sheet = deployment.stack, gpu_sheets().get(deployment.hierarchy.gpu.name)
+    if stack.lone_workspace_bytes is not None and deployment.layout.num_gpus == 1:
+        return stack.lone_workspace_bytes
     if stack.pcie_workspace_bytes is not None and sheet is not None and sheet.scaleup_gb_per_s == 0:
         return stack.pcie_workspace_bytes
     return stack.workspace_bytes
@@ -130,9 +221,10 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf"), in
         run.count * kept_bytes(deployment, run.kind, length, in_flight) for run in layer_runs(model)
     )
     kept /= length
-    fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
+    layers, stage = layers_of_stages(deployment), deployment.stage
+    held = max(layers) if stage is None else layers[stage]
     drafts = kv_bytes_per_token(draft, context, in_flight) if draft is not None else 0.0
-    return kept * fullest + drafts
+    return kept * (held / model.num_layers) + drafts
 
 
 def kv_capacity_tokens(
@@ -143,7 +235,8 @@ def kv_capacity_tokens(
     memory_fraction: float | None = None,
     context: float,
 ) -> int:
-    """Tokens the KV cache of one replica holds (0 when the weights leave no room)."""
+    """Tokens the KV cache of one replica holds, by its scarcest stage (0 when weights leave no room)."""
+    deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     parts = memory_breakdown(
         deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction
     )
@@ -158,8 +251,9 @@ def host_cache_tokens(deployment: Deployment, context: float) -> float:
 
     Every rank copies its own part, heads that several ranks hold as many times.
     """
-    ranks = deployment.layout.tp * deployment.layout.pp
-    return deployment.host_cache_bytes / (kv_bytes_per_token(deployment, context) * ranks)
+    stages, tp = stages_of(deployment), deployment.layout.tp
+    each = tp * deployment.layout.pp // len(stages)
+    return deployment.host_cache_bytes / (each * sum(kv_bytes_per_token(stage, context) for stage in stages))
 
 
 def host_read_s_per_token(deployment: Deployment, context: float) -> float:
@@ -182,7 +276,11 @@ def host_read_s_per_token(deployment: Deployment, context: float) -> float:
 def memory_breakdown(
     deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None
 ) -> MemoryBreakdown:
-    """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves."""
+    """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves.
+
+    Where stages are not alike, of the one whose cache holds the fewest tokens.
+    """
+    deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
     cache = _left_bytes(deployment, weights, activations, memory_fraction)
@@ -199,6 +297,8 @@ def memory_breakdown(
 
 def cache_left_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes that the fullest GPU has left for a cache; below 0 by what it lacks."""
+    if deployment.layout.is_uneven and deployment.stage is None:
+        deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
     return _left_bytes(deployment, weights_bytes(deployment), activations, None)
 
@@ -207,13 +307,13 @@ def _left_bytes(
     deployment: Deployment, weights: float, activations: float, memory_fraction: float | None
 ) -> float:
     """Bytes that the engine's memory setting leaves beside these."""
-    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
+    stack, memory = deployment.stack, allocatable_bytes(deployment.hierarchy.gpu)
     fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
     held = weights + engine_bytes(deployment)
     free = memory - held - activations
     return {
         "memory": fraction * memory - held - activations,
-        "static": min(fraction * memory - held, free),
+        "static": min(fraction * (memory - engine_bytes(deployment)) - weights, free),
         "free": fraction * free,
     }[stack.fraction_of]
 
@@ -243,6 +343,32 @@ def tile_share(deployment: Deployment) -> float:
     outer, inner = model.moe_latent_size or model.hidden_size, model.moe_intermediate_size / layout.expert_tp
     filled = [-(-size // tile) * tile for size, tile in zip((outer, inner), tiles, strict=True)]
     return filled[0] * filled[1] / (outer * inner)
+
+
+def loader_scales_bytes(deployment: Deployment) -> float:
+    """Bytes a weight of scales that a loader keeps beside those of its kernels, for four-bit experts.
+
+    Only of checkpoints whose other parts have eight bits, as DeepSeek-V4's: their loader is that of fp8.
+    """
+    widened = deployment.weights == "fp4" and _widens_published_fp8(deployment)
+    return deployment.stack.loader_scale_bytes / QUANTISED_BLOCK if widened else 0.0
+
+
+def widened_outputs_bytes(deployment: Deployment) -> float:
+    """Bytes by which a layer's grouped outputs are wider than its checkpoint: a·d·o/tp numbers in bf16."""
+    model = deployment.model
+    if model.compression is None or not deployment.stack.widens_output_groups:
+        return 0.0
+    if not _widens_published_fp8(deployment):
+        return 0.0
+    width = model.num_attention_heads * model.head_dim * model.compression.output_rank
+    return width / deployment.layout.tp * (weight_bytes("bf16") - weight_bytes("fp8"))
+
+
+def _widens_published_fp8(deployment: Deployment) -> bool:
+    """Whether parts in eight bits may be widened as they are loaded: on GPUs without four-bit units."""
+    native = "fp4" in deployment.hierarchy.gpu.peak_flop_per_s
+    return not native and is_as_published(deployment) and dtype_of(deployment, "attention") == "fp8"
 
 
 def _mean_layer_bytes(deployment: Deployment) -> float:

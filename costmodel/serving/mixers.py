@@ -98,8 +98,16 @@ def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_fligh
     if (compression := model.compression) is not None:
         return token * window + _entry_bytes(model, compression, kind, token) * context
     share = kind.sliding_share
-    index = model.index_share * model.index_head_dim * INDEX_KEY_BYTES if model.index_topk else 0.0
+    index = model.index_share * model.index_head_dim * index_key_bytes(model) if model.index_topk else 0.0
     return token * ((1 - share) * context + share * window) + index * context
+
+
+def index_key_bytes(model: ModelSpec) -> float:
+    """Bytes of a number of an indexer's key: of grouped attention in bf16, else in fp8 with its scale.
+
+    Source: SGLang v0.5.23, memory_pool.get_minimax_sparse_index_dtype (in fp8 on Hopper with such a cache).
+    """
+    return HALF_BYTES if model.attention.name == "grouped" else INDEX_KEY_BYTES
 
 
 def _of_layer(deployment: Deployment, kind: LayerKind) -> Deployment:
@@ -245,7 +253,9 @@ def _indexer_s(
     pairs = batch * seen_tokens(query, past, rate=rate)
     keys = batch * (past + query) / rate
     scores = _kernel(deployment, "index-scores", deployment.model.attention.name).seconds(
-        gpu, moved_bytes=keys * size * INDEX_KEY_BYTES + FLOAT_BYTES * pairs, flop=2 * pairs * heads * size
+        gpu,
+        moved_bytes=keys * size * index_key_bytes(deployment.model) + FLOAT_BYTES * pairs,
+        flop=2 * pairs * heads * size,
     )
     top = _kernel(deployment, "top-k")
     row_s = FLOAT_BYTES * (past + query) / rate / top.row_bytes_per_s

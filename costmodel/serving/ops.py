@@ -18,11 +18,12 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import LayerKind, layer_runs
 from costmodel.serving.adapters import adapters_s
-from costmodel.serving.deployment import Deployment, dtype_of, weight_bytes
+from costmodel.serving.deployment import Deployment, dtype_of, stages_alike, weight_bytes
 from costmodel.serving.experts import routed_experts
 from costmodel.serving.mixers import decode_core_s, mixer_products, prefill_core_s, streams_s
 from topology.base.arrays import Floats
 from topology.base.units import MIB
+from topology.fabric.hierarchy import through_hosts
 from topology.hardware.gpu import Gpu
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
@@ -46,8 +47,8 @@ def linear_s(
     Without `shared`, what the attention ranks do together is left out: routed experts and the way to them.
     """
     m = np.asarray(tokens, dtype=np.float64)
-    stack, share = deployment.stack, 1 / deployment.layout.pp
-    total, launches = np.zeros_like(m), 0.0
+    stack, share = deployment.stack, 1 / stages_alike(deployment)
+    total = np.zeros_like(m)
     for run in layer_runs(deployment.model):
         block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
         layer_s = projections_s(cal, deployment, run.kind, m) + block
@@ -55,10 +56,16 @@ def linear_s(
         layer_s = layer_s + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
         layer_s = layer_s + streams_s(deployment, m)
         total = total + layer_s * run.count * share
-        launches += operations(deployment, run.kind) * run.count * share
     total = total * stack.kernel_level
-    launched_s = launches * stack.launch_s * (m > stack.prompt_graph_tokens)
+    launched_s = launches_s(deployment) * (m > stack.prompt_graph_tokens)
     return total if captured else np.maximum(total, launched_s)
+
+
+def launches_s(deployment: Deployment) -> float:
+    """Host seconds to launch the operations of all layers of a stage, where no graph holds them."""
+    runs = layer_runs(deployment.model)
+    count = sum(operations(deployment, run.kind) * run.count for run in runs)
+    return count / stages_alike(deployment) * deployment.stack.launch_s
 
 
 def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
@@ -69,9 +76,7 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
     model, tp = deployment.model, deployment.layout.tp
     n = np.asarray(rows, dtype=np.float64)
     gemm_s = _gemm(cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size)
-    gather = collective_time(
-        cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
-    )
+    gather = _nccl_s(cal, deployment, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp)
     sampling = compute.elementwise_time(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
     return np.asarray((gemm_s + gather + sampling) * deployment.stack.kernel_level, dtype=np.float64)
 
@@ -120,10 +125,11 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
 
     Tokens of all attention-data-parallel ranks.
     """
-    model, layout = deployment.model, deployment.layout
-    seconds = routed_experts(
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    gpu = deployment.hierarchy.gpu
+    return routed_experts(
         cal,
-        deployment.hierarchy.gpu,
+        gpu,
         dtype_of(deployment, "experts"),
         tokens=m * layout.attention_dp,
         hidden_size=model.moe_latent_size or model.hidden_size,
@@ -132,9 +138,10 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         num_experts=model.num_experts + deployment.expert_copies,
         moe_tp=layout.expert_tp,
         moe_ep=layout.ep,
-        mxfp4_share=deployment.stack.mxfp4_share,
+        exchanged=layout.attention_dp > 1,
+        share=stack.expert_share,
+        mxfp4_share=stack.native_mxfp4_share if "fp4" in gpu.peak_flop_per_s else stack.mxfp4_share,
     ).seconds
-    return seconds * deployment.stack.expert_share
 
 
 def _latent_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
@@ -153,13 +160,13 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     data parallelism the cheaper of all-gather + reduce-scatter of all tokens, and all-to-all of the chosen
     copies.
     """
-    model, layout, h = deployment.model, deployment.layout, deployment.hierarchy
+    model, layout = deployment.model, deployment.layout
     row = (model.moe_latent_size or model.hidden_size) * ACTIVATION_BYTES
     if layout.attention_dp == 1:
         return all_reduce_s(cal, deployment, m * row)
     size, everything = layout.stage_gpus, m * layout.attention_dp * row
-    gathered = collective_time(cal, h, "all_gather", everything, size, 1)
-    gathered = gathered + collective_time(cal, h, "reduce_scatter", everything, size, 1)
+    gathered = _nccl_s(cal, deployment, "all_gather", everything, size)
+    gathered = gathered + _nccl_s(cal, deployment, "reduce_scatter", everything, size)
     copies = m / layout.tp * min(model.num_experts_per_token, layout.ep) * row
     narrow = min(weight_bytes(dtype_of(deployment, "experts")), ACTIVATION_BYTES) / ACTIVATION_BYTES
     there = _exchange_s(cal, deployment, copies * max(narrow, 0.5))
@@ -173,7 +180,7 @@ def _exchange_s(cal: Calibration, deployment: Deployment, sent_bytes: Floats) ->
     Over NVLink that spans hosts, engines store into the others' memory themselves: a barrier, and the bytes.
     """
     h, size = deployment.hierarchy, deployment.layout.stage_gpus
-    seconds = collective_time(cal, h, "all_to_all", sent_bytes, size, 1)
+    seconds = _nccl_s(cal, deployment, "all_to_all", sent_bytes, size)
     if not h.gpus_per_host < size <= h.gpus_per_node:
         return seconds
     own_s = deployment.stack.all_reduce_s + sent_bytes * (size - 1) / size / h.scaleup.bandwidth_bytes_per_s
@@ -186,21 +193,31 @@ def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats
     NCCL, or the engine's own kernel for small messages. Over PCIe engines have it between two GPUs that read
     each other's memory, and no more (vLLM 0.28, custom_all_reduce.py; issue 56128).
 
-    Own kernel, one NVLink domain: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank
-    reads all others) or two-shot (reduce-scatter then all-gather), whichever is shorter.
+    Own kernel: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank reads all others) or
+    two-shot (reduce-scatter then all-gather), whichever is shorter. Over PCIe it is no faster a byte than
+    NCCL's largest messages were measured.
     """
     n, h, stack = deployment.layout.tp, deployment.hierarchy, deployment.stack
     if n == 1:
         return np.zeros_like(message_bytes)
-    nccl = collective_time(cal, h, "all_reduce", message_bytes, n, 1)
+    nccl = _nccl_s(cal, deployment, "all_reduce", message_bytes, n)
     pairs_alone = h.scaleup.kind == "pcie" and (n > CUSTOM_ALL_REDUCE_PCIE_GPUS or not h.gpu.peer_to_peer)
-    if n > h.gpus_per_node or pairs_alone:
+    if n > h.gpus_per_node or pairs_alone or not stack.own_all_reduce:
         return nccl
     rate = h.scaleup.bandwidth_bytes_per_s
+    if h.scaleup.kind == "pcie":
+        most = CUSTOM_ALL_REDUCE_MOST_BYTES
+        rate = 2 * (n - 1) / n * most / float(collective_time(cal, h, "all_reduce", most, n, 1))
     one_shot = stack.all_reduce_s + message_bytes * (n - 1) / rate
     two_shot = 2 * stack.all_reduce_s + message_bytes * 2 * (n - 1) / n / rate
     engine_s = np.minimum(one_shot, two_shot)
     return np.where(message_bytes <= CUSTOM_ALL_REDUCE_MOST_BYTES, np.minimum(nccl, engine_s), nccl)
+
+
+def _nccl_s(cal: Calibration, deployment: Deployment, op: str, message_bytes: Floats, size: int) -> Floats:
+    """Seconds of one of NCCL's collectives over neighbouring GPUs, with peer access or through their host."""
+    h = deployment.hierarchy if deployment.peers else through_hosts(deployment.hierarchy)
+    return collective_time(cal, h, op, message_bytes, size, 1)
 
 
 def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
@@ -263,11 +280,11 @@ def decode_attention_s(
     cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
 ) -> Floats:
     """Seconds of the cores of one stage, `batch` requests per rank with `context` tokens each."""
-    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    model, stages, stack = deployment.model, stages_alike(deployment), deployment.stack
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
     for run in layer_runs(model):
-        total = total + decode_core_s(cal, deployment, run.kind, batch, context) * run.count / layout.pp
-    joined = model.num_layers / layout.pp * joining_s(cal, deployment, batch)
+        total = total + decode_core_s(cal, deployment, run.kind, batch, context) * run.count / stages
+    joined = model.num_layers / stages * joining_s(cal, deployment, batch)
     return (total + joined) * stack.kernel_level
 
 
@@ -285,7 +302,7 @@ def joining_s(cal: Calibration, deployment: Deployment, batch: ArrayLike) -> Flo
     heads = rows * model.num_attention_heads / layout.tp * n
     query, value = model.attention.decode_widths
     parts = (("all_gather", 2.0 * query), ("all_gather", 4.0), ("reduce_scatter", 2.0 * value))
-    seconds = (collective_time(cal, deployment.hierarchy, op, heads * each, n, 1) for op, each in parts)
+    seconds = (_nccl_s(cal, deployment, op, heads * each, n) for op, each in parts)
     return np.asarray(sum(seconds), dtype=np.float64)
 
 
@@ -296,14 +313,14 @@ def prefill_attention_s(
 
     Ranks that hold a part of the tokens each gather what is cached of the `past` ones first.
     """
-    model, layout = deployment.model, deployment.layout
+    model, layout, stages = deployment.model, deployment.layout, stages_alike(deployment)
     total = np.zeros(np.broadcast(np.asarray(query), np.asarray(past)).shape)
     for run in layer_runs(model):
-        total = total + prefill_core_s(cal, deployment, run.kind, query, past) * run.count / layout.pp
+        total = total + prefill_core_s(cal, deployment, run.kind, query, past) * run.count / stages
     if layout.dcp > 1:
         cached = np.asarray(past) * model.attention.cached_numbers(layout.tp) * deployment.kv_bytes
-        gathered = collective_time(cal, deployment.hierarchy, "all_gather", cached, layout.dcp, 1)
-        total = total + gathered * model.num_layers / layout.pp
+        gathered = _nccl_s(cal, deployment, "all_gather", cached, layout.dcp)
+        total = total + gathered * model.num_layers / stages
     return total * deployment.stack.kernel_level
 
 

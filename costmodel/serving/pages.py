@@ -11,6 +11,8 @@ groups of as many as the rarer kind has; a group of recurrences holds a page for
 
     bytes of a request = page · (⌈S/block⌉ + ⌈recurrences/group⌉ · (1 + drafts))
 
+Every request that runs needs one page of the pool at least, for its state.
+
 Legend: ``S`` tokens of the request, ``F`` tokens in flight, ``w`` a window, ``t`` tokens of its block.
 """
 
@@ -61,12 +63,40 @@ def _with_states_bytes(deployment: Deployment, context: float) -> float | None:
     attention, recurrences = _layers(deployment)
     if not attention:
         return None
-    token, unit = kv_token_bytes_per_layer(deployment), deployment.stack.state_block_tokens
-    block = ceil(state_bytes(deployment) / token / unit) * unit
-    fewer, more = sorted((attention, recurrences))
-    group = more if more < EVEN_GROUPS * fewer else fewer
+    group, block = _group(attention, recurrences), _block_tokens(deployment)
     states = ceil(recurrences / group) * (1 + deployment.draft_tokens)
-    return group * block * token * (ceil(attention / group) * ceil(context / block) + states)
+    pages = ceil(attention / group) * ceil(context / block) + states
+    return _state_page_bytes(deployment, group, block) * pages
+
+
+def state_page_bytes(deployment: Deployment) -> float:
+    """Bytes of a page of the pool, which holds a request's state for a group of layers; 0 without states.
+
+    Of a model with no attention all layers are one group. Source: vLLM v0.33, kv_cache_planning.py.
+    """
+    if not deployment.stack.state_block_tokens or deployment.model.recurrence is None:
+        return 0.0
+    attention, recurrences = _layers(deployment)
+    if not attention:
+        return recurrences * state_bytes(deployment)
+    return _state_page_bytes(deployment, _group(attention, recurrences), _block_tokens(deployment))
+
+
+def _state_page_bytes(deployment: Deployment, group: int, block: int) -> float:
+    """Bytes of `block` tokens' keys in a group of layers, which a state fills as well."""
+    return group * block * kv_token_bytes_per_layer(deployment)
+
+
+def _block_tokens(deployment: Deployment) -> int:
+    """Tokens of a block whose keys take what a state takes."""
+    token, unit = kv_token_bytes_per_layer(deployment), deployment.stack.state_block_tokens
+    return ceil(state_bytes(deployment) / token / unit) * unit
+
+
+def _group(attention: int, recurrences: int) -> int:
+    """Layers of a group: as many as the rarer kind has, or all where both kinds have about as many."""
+    fewer, more = sorted((attention, recurrences))
+    return more if more < EVEN_GROUPS * fewer else fewer
 
 
 def _layers(deployment: Deployment) -> tuple[int, int]:

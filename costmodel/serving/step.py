@@ -9,14 +9,23 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.deployment import Deployment, draft_of, drafter_of
+from costmodel.serving.deployment import Deployment, draft_of, drafter_of, stages_of
 from costmodel.serving.engine import ServingStack
-from costmodel.serving.ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
+from costmodel.serving.ops import (
+    ACTIVATION_BYTES,
+    decode_attention_s,
+    head_s,
+    launches_s,
+    linear_s,
+    prefill_attention_s,
+)
 from costmodel.serving.step_table import AttentionGrid, StepTimes
 from topology.base.arrays import Floats
 
@@ -57,6 +66,7 @@ def step_times(
         prefill_attention=prompt_attention(cal, deployment, input_tokens),
         ranks=layout.attention_dp,
         stages=layout.pp,
+        passing=later_stages(cal, deployment, token_budget),
         tokens_per_step=deployment.tokens_per_step,
         request_s=stack.request_s,
         response_s=stack.response_s,
@@ -68,11 +78,12 @@ def step_times(
 def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
     """Host seconds that a decode step of `step_s` on the GPU does not hide, with `requests` on a rank.
 
-    host = fixed + per request · requests, of which engines that work on requests during a step add only what
-    exceeds it.
+    One after the other: host = fixed + per request · requests. An engine that prepares the next step while
+    one runs waits for the slower of the two: max(step + fixed, loop + loop per request · requests) − step.
     """
-    per_request = stack.host_s_per_request * requests
-    return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
+    if not stack.hides_requests:
+        return stack.host_s + stack.host_s_per_request * requests
+    return np.maximum(stack.host_s, stack.loop_s + stack.loop_s_per_request * requests - step_s)
 
 
 def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, shared: bool = True) -> Floats:
@@ -82,8 +93,8 @@ def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, s
     """
     knots = token_knots(largest)
     stack = deployment.stack
-    seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False, shared=shared)
-    seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
+    seconds = stack.sustained * slowest_linear_s(cal, deployment, knots, shared=shared)
+    seconds = seconds + head_s(cal, stages_of(deployment)[-1], np.minimum(knots, 32))
     draft = draft_of(deployment)
     if draft is not None:  # its cache is filled as well
         seconds = seconds + stack.sustained * draft_linear_s(cal, deployment, draft, knots, captured=False)
@@ -99,25 +110,76 @@ def decode_tables(
     Attention slope per cached token of a decode round, by requests per rank.
 
     A pipeline of p stages works on p microbatches at once: a round is p times the slowest stage at b/p
-    requests.
+    requests. With k < p microbatches it is no less than one microbatch's way through all stages. Of more
+    requests than graphs hold, a round lasts at least as long as its launches.
     """
-    pp, width = deployment.layout.pp, 1 + deployment.draft_tokens
+    pp, width, held = deployment.layout.pp, 1 + deployment.draft_tokens, deployment.stack.graph_batch
     knots = token_knots(per_rank)
+    if held is not None:
+        knots = np.union1d(knots, [at for at in (held, held + 1.0) if 1 <= at <= per_rank])
     micro = np.maximum(np.ceil(knots / pp), 1)
     rows = micro * width
-    stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
-    linear = pp * stage + head_s(cal, deployment, rows)
-    linear = linear + drafting_s(cal, deployment, knots)
     first_context, last_context = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
-    at_first = pp * decode_attention_s(cal, deployment, micro, first_context)
-    at_last = pp * decode_attention_s(cal, deployment, micro, last_context)
+    sent, stages = stage_send_s(cal, deployment, rows), stages_of(deployment)
+    products = [linear_s(cal, stage, rows, captured=True) + sent for stage in stages]
+    batches = np.minimum(knots, pp)
+    first, last = (
+        [decode_attention_s(cal, stage, micro, context) for stage in stages]
+        for context in (first_context, last_context)
+    )
+    round_s = round_of(products, batches) if len(stages) > 1 else pp * products[0]
+    at_first, at_last = (
+        round_of([linear + core for linear, core in zip(products, cores, strict=True)], batches) - round_s
+        if len(stages) > 1
+        else pp * cores[0]
+        for cores in (first, last)
+    )
+    linear = round_s + head_s(cal, stages[-1], rows) + drafting_s(cal, deployment, knots)
     draft, drafts = draft_of(deployment), deployment.draft_tokens
     if draft is not None:
         at_first = at_first + drafts * decode_attention_s(cal, draft, knots, first_context)
         at_last = at_last + drafts * decode_attention_s(cal, draft, knots, last_context)
     slope = np.maximum(at_last - at_first, 0.0) / (knots * (last_context - first_context))
     intercept = np.maximum(at_first - slope * knots * first_context, 0.0)
+    if held is not None:
+        launched_s = pp * launches_s(deployment) + (drafts * launches_s(draft) if draft is not None else 0.0)
+        least_s = launched_s - (intercept + slope * knots * (first_context + last_context) / 2)
+        linear = np.where(knots > held, np.maximum(linear, least_s), linear)
     return spread(knots, linear, per_rank), spread(knots, intercept, per_rank), spread(knots, slope, per_rank)
+
+
+def round_of(stages_s: Sequence[Floats], microbatches: Floats) -> Floats:
+    """Seconds in which so many microbatches pass all stages once, each stage one microbatch at a time.
+
+    Round = max(Σ stages, microbatches · slowest stage): a cycle of a line of machines is as long as one job's
+    way, or as the busiest machine's work on all jobs.
+
+    >>> round_of([np.array([1.0]), np.array([3.0])], np.array([1.0])).tolist()
+    [4.0]
+    >>> round_of([np.array([1.0]), np.array([3.0])], np.array([2.0])).tolist()
+    [6.0]
+    """
+    each = np.stack(list(stages_s))
+    return np.asarray(np.maximum(each.sum(axis=0), microbatches * each.max(axis=0)), dtype=np.float64)
+
+
+def slowest_linear_s(cal: Calibration, deployment: Deployment, tokens: Floats, *, shared: bool) -> Floats:
+    """Seconds of the linear part of the slowest stage, of a step with prompt tokens."""
+    seconds = [linear_s(cal, stage, tokens, captured=False, shared=shared) for stage in stages_of(deployment)]
+    return np.asarray(np.maximum.reduce(seconds), dtype=np.float64)
+
+
+def later_stages(cal: Calibration, deployment: Deployment, tokens: int) -> float:
+    """Stages that a prompt's last chunk has still to pass when the slowest has had its time, in such times.
+
+    Of stages that are alike all but one: p − 1; else Σ stages / slowest − 1, of a full step's products.
+    """
+    stages = stages_of(deployment)
+    if len(stages) == 1:
+        return float(deployment.layout.pp - 1)
+    m = np.array([float(tokens)])
+    seconds = [float(linear_s(cal, stage, m, captured=False)[0]) for stage in stages]
+    return sum(seconds) / max(seconds) - 1
 
 
 def drafting_s(cal: Calibration, deployment: Deployment, requests: Floats) -> Floats:
@@ -152,7 +214,8 @@ def prompt_attention(cal: Calibration, deployment: Deployment, input_tokens: int
     top = max(2 * input_tokens, 4096)
     query = np.unique(np.rint(np.geomspace(1, top, 24)))
     past = np.concatenate([[0.0], np.unique(np.rint(np.geomspace(64, top, 16)))])
-    seconds = prefill_attention_s(cal, deployment, query[:, None], past[None, :])
+    each = [prefill_attention_s(cal, stage, query[:, None], past[None, :]) for stage in stages_of(deployment)]
+    seconds = np.maximum.reduce(each)
     draft = draft_of(deployment)
     if draft is not None:
         seconds = seconds + prefill_attention_s(cal, draft, query[:, None], past[None, :])

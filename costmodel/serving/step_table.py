@@ -75,7 +75,8 @@ class StepTimes:
     `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation),
     `response_s` the time from its first token until the client sees it. `stages` pipeline stages hold as
     many microbatches: prompt chunks occupy one stage each (`linear_s` and `prefill_attention` are of the
-    slowest stage), the decode tables are of a whole round.
+    slowest stage), the decode tables are of a whole round. A prompt's last chunk is `passing` times as long
+    in the other stages as in the slowest one: stages − 1 where all are alike.
     """
 
     linear_s: tuple[float, ...]
@@ -89,6 +90,7 @@ class StepTimes:
     request_s: float = 0.0
     response_s: float = 0.0
     stages: int = 1
+    passing: float = 0.0
 
     def of_ranks(self, share: int) -> StepTimes:
         """The times of one in `share` of the attention ranks, which all hold as many requests.

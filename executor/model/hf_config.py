@@ -16,7 +16,7 @@ from costmodel.models.spec import Activation, ModelSpec, is_sliding
 from topology.base.errors import InputError
 
 Words = dict[str, Any]
-NOT_WRITTEN = ("as_of", "weight_format", "num_nextn_predict_layers", "left_out", "stored")
+NOT_WRITTEN = ("as_of", "weight_format", "num_nextn_predict_layers", "left_out", "stored", "encoder")
 """What a file does not say: modules that predict further tokens, and towers, have no weights here, so none
 are named; nor are the formats of a published checkpoint, as weights are written in one."""
 

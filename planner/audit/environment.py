@@ -55,6 +55,8 @@ SLOWING = frozenset((*(variable.rule for variable in SLOW), OVER_TCP, FULL_PRECI
 
 INTERFACE = "NCCL_SOCKET_IFNAME"
 """Which interface NCCL's sockets take."""
+THROUGH_HOSTS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+"""Variables with which GPUs of a host exchange through its memory, which servers are priced with."""
 OVER_SOCKETS = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables with which nodes exchange over sockets."""
 
@@ -96,6 +98,12 @@ def slow_settings(
         if applies[variable.needs]:
             message = f"{variable.name} is {setting.value}: {variable.does}{over}"
             yield SlowSetting(variable=variable, setting=setting, message=message)
+
+
+def exchanges_through_hosts(kept: Mapping[str, Setting], anywhere: Mapping[str, Setting]) -> bool:
+    """Whether a file tells NCCL that no GPU reads another's memory; scripts' variables hold over the rest."""
+    slowing = slow_settings(kept, anywhere, shared=True, several=False, peers=True)
+    return any(slow.variable.name in THROUGH_HOSTS for slow in slowing)
 
 
 def nics_named(value: str) -> int:

@@ -19,12 +19,19 @@ from planner.formats.shell import UNKNOWN, Script, Started, Text, directives_of,
 from planner.formats.structured import json_settings
 from topology.base.errors import InputError
 
+OPTION_FILES = ("config", "extra_llm_api_options", "extra_engine_args", "config_file")
+"""Words of servers that name a file of their options."""
 MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
-_CLIENTS = ("bench", "bench_serving", "sglang.bench_serving")
+_CLIENTS = (
+    "bench", "bench_serving", "sglang.bench_serving", "benchmark_serving.py", "genai-perf", "aiperf",
+    "guidellm", "token_benchmark_ray.py",
+)  # fmt: skip
 """Words of a command that sends requests to a server."""
+_WITHIN = ("throughput", "latency", "sglang.bench_offline_throughput", "sglang.bench_one_batch")
+"""Words of a benchmark that starts an engine of its own, and sends it requests without a server."""
 _FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
 _HYDRA = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\[\]-]*(?:\.[\w\[\]-]+)+=.*|[+~]{0,2}[a-z_]\w*=.+", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
@@ -162,6 +169,10 @@ def machine_settings(script: Script) -> tuple[Setting, ...]:
     return (*settings, *directives, *_variables(script, machines_only=True), *_visible(script))
 
 
+WITHIN = "engine_within"
+"""What is told of a benchmark that starts its engine itself."""
+
+
 def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     """What the first benchmark client of a script is told, by its flags with underscores; None without one.
 
@@ -169,17 +180,31 @@ def client_of(text: str, given: Mapping[str, str]) -> dict[str, str] | None:
     {'model': 'm', 'request_rate': '4', 'random_input_len': '1000'}
     """
     for command in script_of_text(text, given=given).started[:MOST_COMMANDS]:
-        if _is_client(command.words):
+        if _benches(command.words):
             settings = settings_of_words(command.words)
-            return {
+            arguments = {
                 setting.path[-1]: str(setting.value) for setting in settings if setting.value != NOT_KNOWN
             }
+            return arguments | ({WITHIN: "true"} if _is_engine_within(command.words) else {})
     return None
 
 
 def _is_client(words: Sequence[Text]) -> bool:
     """Whether a command sends requests instead of serving them."""
-    return any(word.text.rpartition("/")[2] in _CLIENTS for word in words[:6])
+    return _benches(words) and not _is_engine_within(words)
+
+
+def _benches(words: Sequence[Text]) -> bool:
+    """Whether a command is a benchmark of requests."""
+    names = [word.text.rpartition("/")[2] for word in words[:6]]
+    return any(name in _CLIENTS or name in _WITHIN[2:] for name in names)
+
+
+def _is_engine_within(words: Sequence[Text]) -> bool:
+    """Whether a benchmark starts the engine itself: ``vllm bench throughput``, ``sglang.bench_one_batch``."""
+    names = [word.text.rpartition("/")[2] for word in words[:6]]
+    after = [second for first, second in pairwise(names) if first == "bench"]
+    return any(name in _WITHIN for name in (*after, *(name for name in names if name in _WITHIN[2:])))
 
 
 def _whole_lists(commands: Sequence[Started]) -> list[Started]:
@@ -235,6 +260,8 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
         settings = with_model(family.name, settings, words)
         flags = with_model(family.name, settings_of_words(words, lines), words)
     known = fields_recognised(settings, family)
+    if words is not None and any(setting.path[-1] in OPTION_FILES for setting in flags):
+        known = max(known, 1)
     settings = (*settings, *_assigned(command))
     launch = Launch(
         settings, family, command.line, known, command.sure, components=command.components, flags=flags
@@ -242,7 +269,12 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     if published_config(named_config(settings, family.name), family.name):
         return replace(launch, known=max(known, LEAST_WORDS))
     enough = LEAST_WORDS if not family.serves else 1
-    return None if known < enough and not (known and _is_launcher(command)) else launch
+    names_options = family.serves and any(setting.name in _OPTION_FLAGS for setting in settings)
+    return None if known < enough and not (known and _is_launcher(command)) and not names_options else launch
+
+
+_OPTION_FLAGS = ("config", "extra_llm_api_options", "extra_engine_args")
+"""Flags of servers by which a file says all that their command does not."""
 
 
 def _recipe_of_torchtune(command: Started, programs: Sequence[str]) -> Iterator[Setting]:
@@ -443,9 +475,12 @@ def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     [('enforce-eager', True, 9), ('tensor-parallel-size', '4', 9)]
     """
     flags: list[Setting] = []
+    before = ""
     for setting in settings:
         text = setting.value if isinstance(setting.value, str) else ""
-        if setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND and _is_option(text.strip()):
+        is_rest = setting.path[-1].rpartition("_")[2] in _REST_OF_COMMAND or before in _VARIABLES_OF_FLAGS
+        before = text if setting.path[-2:] == ("env", "name") else ""
+        if is_rest and _is_option(text.strip()):
             with contextlib.suppress(ValueError):  # a quote that nothing closes
                 words = [Text(word, setting.line) for word in shlex.split(text)]
                 flags.extend(settings_of_words(words))
@@ -453,6 +488,8 @@ def flags_of_release(settings: Iterable[Setting]) -> tuple[Setting, ...]:
 
 
 _REST_OF_COMMAND = ("args", "arguments")
+_VARIABLES_OF_FLAGS = ("VLLM_ADDITIONAL_ARGS",)
+"""Variables of containers whose value is the rest of a command (KServe's LLMInferenceService)."""
 
 
 UNTOLD = "words that only a run knows"
@@ -473,6 +510,8 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
         text, line = words[at].text, words[at].line
         at += 1
         name, equals, value = text.partition("=")
+        if text == "--set":  # of TensorRT-LLM and helm: the override behind it speaks for itself
+            continue
         if _OPTION.fullmatch(text) and name.strip("-"):
             values = [value] if equals else []
             flag, _, more = name.partition(" ")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from dataclasses import replace
+from itertools import takewhile, zip_longest
 
 from planner.audit.server_flags import SERVING_IMAGE
 from planner.formats.settings import Setting, whole_or_none
@@ -26,12 +27,21 @@ def script_of(settings: Sequence[Setting]) -> str:
     """
     commands: list[tuple[int, str, str]] = []
     begins, behind = "", _behind_images(settings)
-    for setting in settings:
+    rests_first, closed = "", False
+    settings = [_served_by_chart(setting, settings) for setting in settings]
+    for before_it, setting in zip((None, *settings), settings, strict=False):
         outer, _, key = setting.name.rpartition(".")
         if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
             continue
+        adjacent = before_it is not None and before_it.name.removesuffix("[]") == rests_first
+        if adjacent and rests_first == f"{outer}.args" and key.removesuffix("[]") == "command":
+            line, _, rest = commands.pop()  # of a container whose keys are sorted
+            commands.append((line, outer, f"{setting.value} {rest}"))
+            rests_first, closed = "", True
+            continue
         if (
             commands
+            and not closed
             and commands[-1][1] == outer
             and (key.startswith(_RESTS) or begins == f"{outer}.entrypoint")
         ):
@@ -39,6 +49,7 @@ def script_of(settings: Sequence[Setting]) -> str:
             commands.append((line, outer, f"{before} {setting.value}"))
         else:
             commands.append((setting.line, outer, setting.value))
+            closed, rests_first = False, setting.name.removesuffix("[]") if key.startswith(_RESTS) else ""
             begins = setting.name.removesuffix("[]")
             if begins in behind and not _PROGRAM.match(setting.value.strip()):
                 commands[-1] = (setting.line, outer, f"{_OF_IMAGE} {setting.value.strip()}")
@@ -47,6 +58,24 @@ def script_of(settings: Sequence[Setting]) -> str:
         if _FLAG.search(command) or command.startswith(_OF_IMAGE):
             text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
     return text
+
+
+_PARALLELISM = {"tensor": "--tensor-parallel-size", "data": "--data-parallel-size"}
+"""Keys of a pool's ``parallelism``, and the flags that the chart of llm-d makes of them."""
+
+
+def _served_by_chart(setting: Setting, settings: Sequence[Setting]) -> Setting:
+    """``modelCommand: vllmServe`` as the command that the chart makes of it (llm-d-modelservice 0.4)."""
+    outer, _, key = setting.name.rpartition(".")
+    if key != "modelCommand" or setting.value != "vllmServe":
+        return setting
+    values = {each.name: str(each.value) for each in settings}
+    model = values.get("modelArtifacts.name") or values.get("modelArtifacts.uri", "").rpartition("://")[2]
+    pool = outer.partition(".")[0]
+    degrees = (
+        f"{flag} {values.get(f'{pool}.parallelism.{name}', '1')}" for name, flag in _PARALLELISM.items()
+    )
+    return replace(setting, name=f"{outer}.command", value=" ".join(("vllm serve", model, *degrees)))
 
 
 _OF_IMAGE = "vllm serve"
@@ -103,10 +132,35 @@ def variables_of(settings: Sequence[Setting]) -> dict[str, str]:
     return {name: values.pop() for name, values in given.items() if len(values) == 1 and name.isidentifier()}
 
 
-_OF_POD = re.compile(r"(?:limits|requests|requests_per_node)\.(?:nvidia|amd)\.com/gpu$")
+_CONTROLLED = {
+    "gpus_per_node": ("SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE", "DSTACK_GPUS_NUM"),
+    "num_nodes": ("SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM"),
+}
+"""Variables in which controllers of tasks tell these what they were given."""
+
+
+def controlled_variables(settings: Sequence[Setting]) -> dict[str, str]:
+    """Variables that SkyPilot and dstack set by a task's nodes and GPUs.
+
+    >>> told = controlled_variables([Setting(name="resources.accelerators", value="H100:8", line=1)])
+    >>> told["SKYPILOT_NUM_GPUS_PER_NODE"], told["SKYPILOT_NUM_NODES"]
+    ('8', '1')
+    """
+    if not any(_DEVICES.search(setting.name) for setting in settings):
+        return {}
+    counts = {"num_nodes": 1} | {each.name: each.value for each in machines_of(settings)}
+    return {
+        name: str(counts[what]) for what, names in _CONTROLLED.items() if what in counts for name in names
+    }
+
+
+_OF_POD = re.compile(
+    r"(?:limits|requests|requests_per_node)\.(?:nvidia|amd)\.com/gpu$|\bresources\.(?:limits|requests)\.gpu$"
+)
+"""GPUs that a pod or a node asks for, by a device plugin's name or as Dynamo's graphs say it."""
 _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")
-_WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size)$")
+_WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size|multinode\.nodeCount)$")
 _DEVICES = re.compile(r"(?:^|\.)(?:resources\.gpu|accelerators)$")
 _RESERVED = re.compile(r"^services\..*\.devices\.(?:count|device_ids)$")
 """GPUs that compose reserves for a service: how many, or which."""
@@ -140,6 +194,40 @@ def machines_of(settings: Sequence[Setting]) -> Iterator[Setting]:
     pattern = _REPLICAS if replicas else _PARALLEL if parallel else _WORKERS
     if nodes:
         yield Setting(name="num_nodes", value=nodes, line=_line_of(settings, pattern))
+
+
+def machines_of_command(settings: Sequence[Setting], line: int) -> Iterator[Setting]:
+    """Nodes and GPUs of the pod in which the command of a line runs, where pods of a file differ.
+
+    Those of a service, a pool or a container are told in the tables around its command. No count is known
+    where a chart lays a pool over several pods.
+
+    >>> gpu, rows = "resources.limits.gpu", {"a.args": "x", "b.args": "y"}
+    >>> rows |= {f"a.{gpu}": 1, f"b.{gpu}": 2}
+    >>> told = [Setting(name=name, value=value, line=at) for at, (name, value) in enumerate(rows.items())]
+    >>> [each.value for each in machines_of_command(told, 1)]
+    [2]
+    """
+    if any(setting.name == "multinode" and setting.value is True for setting in settings):
+        return
+    commands = [each for each in settings if each.path[-1].removesuffix("[]") in (*_STARTS, "modelCommand")]
+    command = min(commands, key=lambda each: abs(each.line - line), default=None)
+    if command is None:
+        yield from machines_of(settings)
+        return
+    counts = [each for each in settings if _OF_POD.search(each.name) or _WORKERS.search(each.name)]
+    for pattern in (_OF_POD, _WORKERS):
+        some = [each for each in counts if pattern.search(each.name)]
+        most = max((_shared_parts(each.name, command.name) for each in some), default=0)
+        far = {each.name for each in some if _shared_parts(each.name, command.name) < most}
+        settings = [each for each in settings if each.name not in far]
+    yield from machines_of(settings)
+
+
+def _shared_parts(key: str, command: str) -> int:
+    """Tables in which two keys stand together."""
+    pairs = zip(key.split("."), command.split("."), strict=False)
+    return len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
 
 def _with_gpus(settings: Sequence[Setting]) -> list[Setting]:

@@ -31,10 +31,17 @@ _SERVERS = {
     "TabbyAPI": r"\S{0,200}tabbyapi\S{0,200}",
     "KTransformers": r"ktransformers\b",
     "DeepSpeed-MII": r"mii\.(?:serve|pipeline)\b",
+    "MLX": r"mlx_lm\.server\b|mlx_lm serve\b",
+    "Aphrodite": r"aphrodite run\b",
+    "Triton Inference Server": r"(?:\S{0,200}/)?tritonserver\b|\S{0,200}launch_triton_server\.py",
+    "Text Embeddings Inference": r"text-embeddings-router\b|\S{0,200}/text-embeddings-inference\b",
+    "NVIDIA NIM": r"nvcr\.io/nim/\S{1,200}",
+    "LMI": r"\S{0,200}djl-inference[:@]\S{0,200}",
 }
 """Servers that nothing here prices, by the words of commands and images that start them."""
 _STARTS_SERVER = re.compile(
-    r"^[ \t]{0,40}(?:(?:exec|nohup|sudo|image:|docker run [^\n]{0,200}?|python3? -m) ?[\"']?)?(?:"
+    r"^[ \t]{0,40}(?:(?:[A-Z_]{1,40}=\S{0,80} |exec |nohup |sudo |image: |python3? (?:-m )?) ?[\"']?){0,4}"
+    r"(?:(?:docker|podman) run (?:[^\n\\]|\\\n?){0,900}?[\"' ])?(?:"
     + "|".join(f"(?P<n{at}>{words})" for at, words in enumerate(_SERVERS.values()))
     + ")",
     re.MULTILINE | re.IGNORECASE,
@@ -57,12 +64,15 @@ def refuse_no_job(path: str, text: str) -> None:
     """
     name = shortened(Path(path).name)
     if (server := _server_of_others(text)) is not None:
+        like = command_like(text)
+        narrow = "plan serve --model NAME --gpu GPU --gpus N --weights int4"
+        asked = narrow + (f', or plan audit "{like}",' if like else "")
         raise InputError(
             f"{name} starts {server}, which is not covered",
             "servers of vLLM, SGLang and TensorRT-LLM are read and priced; formats, caches and kernels of "
             f"{server} are its own",
-            "ask plan serve --model NAME --gpu GPU --gpus N --weights int4 what one of those would hold and "
-            f"carry on the same GPUs; what {server} takes stands in its own log",
+            f"ask {asked} what one of those would hold and carry on the same GPUs; what {server} takes "
+            "stands in its own log",
         )
     for what, cause, fix in _known(name, path, text):
         raise InputError(f"{name} is {what}, not a job", cause, fix)
@@ -114,6 +124,35 @@ def _server_of_others(text: str) -> str | None:
     match = None if _PRICED_SERVERS.search(text) else _STARTS_SERVER.search(text[:MOST_STARTS])
     groups = {} if match is None else match.groupdict()
     return next((name for at, name in enumerate(_SERVERS) if groups.get(f"n{at}")), None)
+
+
+_SPELLINGS = {
+    "": r"--model[-_]id[ =]+(\S{1,120})|\bapi_server[ ]+([\w./-]{1,120})"
+    r"|nvcr\.io/nim/[\w-]{1,40}/([\w.-]{1,80})|--model[ =]+(\S{1,120})"
+    r"|(?:NIM_MODEL_NAME|HF_MODEL_ID|MODEL_ID)[\"' :=]{1,4}([\w./-]{1,120})",
+    "--tensor-parallel-size": r"--(?:num-shard|tp|tensor-parallel-size)[ =]+(\d{1,4})"
+    r"|(?:NIM_TENSOR_PARALLEL_SIZE|SM_NUM_GPUS|NUM_SHARD|TENSOR_PARALLEL_DEGREE)[\"' :=]{1,4}(\d{1,4})",
+    "--pipeline-parallel-size": r"NIM_PIPELINE_PARALLEL_SIZE[\"' :=]{1,4}(\d{1,4})",
+    "--max-model-len": r"--(?:max-total-tokens|session-len|max-model-len)[ =]+(\d{1,8})"
+    r"|(?:NIM_MAX_MODEL_LEN|MAX_TOTAL_TOKENS|OPTION_MAX_MODEL_LEN)[\"' :=]{1,4}(\d{1,8})",
+}
+"""What other servers are told that vLLM would be, by its flags: words of their commands and variables."""
+
+
+def command_like(text: str) -> str:
+    """The command of vLLM that is told what a text tells another server; "" where it names no model.
+
+    >>> command_like("text-generation-launcher --model-id a/b --num-shard 2 --max-total-tokens 8192")
+    'vllm serve a/b --tensor-parallel-size 2 --max-model-len 8192'
+    """
+    words: dict[str, str] = {}
+    for flag, pattern in _SPELLINGS.items():
+        match = re.search(pattern, text[:MOST_STARTS])
+        if match is not None:
+            words[flag] = next(part for part in match.groups() if part).strip("'\"")
+    if not words.get("") or "$" in words[""]:
+        return ""
+    return " ".join(("vllm serve", *(f"{flag} {value}".strip() for flag, value in words.items())))
 
 
 MOST_STARTS = 100_000

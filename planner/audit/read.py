@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from costmodel.kernels.precisions import config_words
+from costmodel.serving.engine import is_before
 from planner.audit.conclusions import CLASSES_OF_ARGUMENTS, conclude
 from planner.audit.environment import set_variables
 from planner.audit.facts import JobFacts, fields_recognised, job_facts_of, meaning
 from planner.audit.launch import (
     LAUNCHED,
+    OPTION_FILES,
     UNTOLD,
     Launch,
+    client_of,
     family_of,
     flags_of_release,
     launch_of,
     launch_of_page,
     machine_settings,
 )
-from planner.audit.manifests import machines_of, script_of, variables_of
+from planner.audit.manifests import (
+    controlled_variables,
+    machines_of,
+    machines_of_command,
+    script_of,
+    variables_of,
+)
 from planner.audit.no_job import refuse_measured_links, refuse_no_job
 from planner.audit.published import recipe_called
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
@@ -35,11 +46,13 @@ from planner.formats.logs import Measured, is_log, is_named_log, lines_like_step
 from planner.formats.makefile import is_makefile, script_of_makefile
 from planner.formats.python_commands import commands_of_python
 from planner.formats.python_config import Recipe, models_named, recipes_of
+from planner.formats.python_engines import engine_call
 from planner.formats.server_lines import ServerLog, server_log_of
 from planner.formats.settings import NOT_KNOWN, Setting, truth_of, with_defaults
-from planner.formats.shell import Script, script_of_text
+from planner.formats.shell import Script, Text, script_of_text
 from planner.formats.step_lines import COLOUR, known_engines
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
+from planner.formats.systemd import is_unit, script_of_unit
 from topology.base.decode import SERVING_COMMAND, is_serving_document, json_value
 from topology.base.errors import InputError, shortened
 from topology.base.files import read_ends
@@ -62,6 +75,10 @@ TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
+_NUMBER_OF_KIND = re.compile(
+    r"(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?([A-Za-z]\w{1,6})(?:[- ](\w{2,6}))?", re.IGNORECASE
+)
+_WHOLE_MACHINES = ("DGX", "HGX")
 _COUNTED = re.compile(
     r"^[ \t]*#(?!.*\b(?:nodes?|each|per|machines?)\b).*?(?<![\w.,-])(\d{1,5})\s?(?:[x×*]\s?)?(?:NVIDIA\s)?"
     r"([A-Za-z]\w{1,6})(?:[- ](\w{2,6}))?",
@@ -83,8 +100,6 @@ _OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
 """A line of YAML."""
 FILE_OF_ROUTER = re.compile(r"^\s*(?P<phase>context|generation)_servers:", re.MULTILINE)
 """Keys of the file of TensorRT-LLM's router of two pools, below which the servers of a phase stand."""
-OPTION_FILES = ("config", "extra_llm_api_options", "config_file")
-"""Words of servers that name a file of their options."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -121,6 +136,8 @@ class Reading:
     """Versions of engines that tags of images, requirements and comments name, where they name one each."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
+    most_counted_gpus: int | None = None
+    """The most that a comment counts, of all nodes or of one: a node has no more."""
     variables: dict[str, Setting] = field(default_factory=dict)
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
@@ -129,6 +146,10 @@ class Reading:
     """What the log of a server prints."""
     flags: tuple[Setting, ...] = ()
     """What the engine of a server is told by its command, where that is plainly its own."""
+    options: tuple[Setting, ...] = ()
+    """What it is told by the file of options that its command names: of a script, or given beside it."""
+    lacking: tuple[str, ...] = ()
+    """Files of options that its command names and nobody gave."""
     stated: JobFacts = field(default_factory=JobFacts)
     """What words say, before anything follows from it."""
     slow_variables: dict[str, Setting] = field(default_factory=dict)
@@ -174,14 +195,19 @@ def text_of(path: str) -> tuple[str, str]:
     return text, f"{Path(path).name}: {ends} are not read; lines behind them are counted without them"
 
 
-def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
+def read_texts(
+    files: Mapping[str, str], given: Mapping[str, str] | None = None, *, mounts: bool = True
+) -> Reading:
     """Read texts that together describe one job; what they name is never opened.
 
     Args:
         files: Text of every file, by a name like those of `read_files`.
         given: Variables of the environment that scripts read.
+        mounts: Whether configurations of ConfigMaps count that commands name.
     """
     _require_few(tuple(files))
+    mounted = mounted_files(files) if mounts else {}
+    files = {**files, **mounted}
     texts = {name: _cleaned(name, text) for name, text in files.items()}
     if not any(text.strip() for text in texts.values()):
         raise _no_job(texts, "nothing is written there")
@@ -197,6 +223,7 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
         if Path(name).name not in sourced
     ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
+    readings = _with_options(readings, texts, given or {})
     if written := _written_files(texts, readings, given or {}):
         return read_texts({**files, **written}, given)
     _require_step(readings, texts)
@@ -208,7 +235,49 @@ def read_texts(files: Mapping[str, str], given: Mapping[str, str] | None = None)
     for name, text in texts.items():
         if whole.kinds.get(name.partition("::")[0]) != "log":
             whole.slow_variables |= set_variables(text[:MOST_CONFIG_CHARACTERS], name)
+    whole.kinds = {name: kind for name, kind in whole.kinds.items() if name not in mounted}
     return whole
+
+
+def _with_options(
+    readings: Sequence[Reading], texts: Mapping[str, str], given: Mapping[str, str]
+) -> list[Reading]:
+    """Readings; a file of options that a server's command names has the words of that server."""
+    families = {
+        Path(str(setting.value)).name: reading.family
+        for reading in readings
+        if reading.family.serves
+        for setting in reading.settings
+        if setting.path[-1].replace("-", "_") in OPTION_FILES
+    }
+    return [
+        _of_configuration(name, "", texts[name], reading.kinds[name], given, families[Path(name).name], texts)
+        if len(reading.kinds) == 1
+        and (name := next(iter(reading.kinds))) in texts
+        and Path(name).name in families
+        and not reading.family.serves
+        and reading.kinds[name] in ("yaml", "json", "toml")
+        else reading
+        for reading in readings
+    ]
+
+
+def mounted_files(texts: Mapping[str, str]) -> dict[str, str]:
+    """Configurations that ConfigMaps of manifests hold and commands beside them name, by their names."""
+    mounted: dict[str, str] = {}
+    for name, text in texts.items():
+        if "kind: ConfigMap" not in text or kind_of(text, name) != "yaml":
+            continue
+        try:
+            settings = yaml_settings(text, name)
+        except InputError:
+            continue
+        for setting in settings:
+            table, _, file = setting.name.partition("data.")
+            named = not table and re.fullmatch(r"[\w.-]+\.ya?ml", file) is not None
+            if named and file not in texts and re.search(rf"/{re.escape(file)}(?![\w.])", text):
+                mounted[file] = str(setting.value)
+    return dict(list(mounted.items())[: max(0, MOST_FILES - len(texts))])
 
 
 _WRITTEN = re.compile(r">\s*(?P<name>[\w./-]{1,80}\.(?:ya?ml|toml))")
@@ -248,6 +317,14 @@ def _require_job(whole: Reading, texts: Mapping[str, str]) -> None:
     is_named = whole.family is not UNKNOWN and whole.family is not FAMILIES[-1]
     if is_named or whole.measured is not None or whole.facts.by_field or whole.facts.unknown:
         return
+    for name, text in texts.items():
+        if whole.kinds.get(name) == "shell" and (client := client_of(text, {})) is not None:
+            model = client.get("model", "MODEL")
+            raise InputError(
+                f"{shortened(Path(name).name)} starts a client of a server, and no server",
+                "it says what is sent, and not what answers on how many GPUs",
+                f"name the script that starts the server, too, or ask plan serve --model {shortened(model)}",
+            )
     if any(_FILE.search(text) for text in texts.values()):
         return
     raise _no_job(texts, "no line starts an engine that is known, and none states a setting of a job")
@@ -350,6 +427,22 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     }
     whole.gpus = tuple(sorted(kinds | whole.other_memories.keys()))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
+    whole.most_counted_gpus = max(
+        (count for text in texts for count in _counts_of_comments(text)), default=None
+    )
+
+
+def _counts_of_comments(text: str) -> Iterator[int]:
+    r"""Numbers before kinds of GPUs in comments; those of whole machines count none.
+
+    >>> list(_counts_of_comments("# 2 nodes of 8 x H100\\n# 2 x DGX H100"))
+    [8]
+    """
+    for line in text[:MOST_CONFIG_CHARACTERS].split("\n"):
+        for match in _NUMBER_OF_KIND.finditer(line) if line.lstrip().startswith("#") else ():
+            names = (match[2], f"{match[2]} {match[3]}")
+            if match[2].upper() not in _WHOLE_MACHINES and any(map(gpus_in_text, names)):
+                yield int(match[1])
 
 
 _ASKED_OF_SCHEDULERS = (
@@ -411,7 +504,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     if kind == "log":
         return _of_log(path, text, given)
     package = family_of_package(text)
-    return _of_configuration(path, recipe, text, kind, given, package)
+    return _of_configuration(path, recipe, text, kind, given, package, beside)
 
 
 _ANSWER_KEYS = frozenset({"schema_version", "request"})
@@ -442,71 +535,38 @@ def _refuse_answer(path: str, text: str) -> None:
 
 
 def _of_configuration(
-    path: str, recipe: str, text: str, kind: Kind, given: Mapping[str, str], package: Family | None
+    path: str,
+    recipe: str,
+    text: str,
+    kind: Kind,
+    given: Mapping[str, str],
+    package: Family | None,
+    beside: Mapping[str, str],
 ) -> Reading:
     """Settings of a file that is no script: Python, TOML, YAML, JSON; of a package's, all its functions."""
     doubts: list[str] = []
-    started = ""
+    built = engine_call(text) if kind == "python" and not recipe else None
+    if built is not None and package is None and _may_serve(text, path):
+        package = family_named(_OF_PACKAGES[built[0]])
     if kind == "python" and package is not None and not recipe:
-        parts = [setting for part in recipes_of(text, path) for setting in part.settings]
+        started, parts = "", [setting for part in recipes_of(text, path) for setting in part.settings]
         settings = list({setting.name: setting for setting in reversed(parts)}.values())[::-1]
-    elif kind == "python":
-        recipes, called = recipes_of(text, path), recipe_called(text)
-        started = "" if recipe else commands_of_python(text)
-        least = LEAST_TELLING if called is None else 1
-        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
-        started = "" if family_of(settings) else started  # it configures the job itself
-        settings += [called] if called is not None else []
-    elif kind == "json":
-        settings, template = json_settings(text, path)
-        if template:
-            doubts.append(f"{path} is a template: values that a script fills in are not known")
     else:
-        settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
-        settings += inner_documents(settings, path)
+        settings, started = _settings_of(path, recipe, text, kind, doubts)
     settings = [_in_table(setting, _TABLES.get(Path(path).name, "")) for setting in with_defaults(settings)]
     started = script_of(settings) if kind == "yaml" else started
     line = int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
-    variables = {**variables_of(settings), **given}
+    variables = {**variables_of(settings), **controlled_variables(settings), **given}
     launch, script = launch_of(started, variables, {}, line) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
-        machine = [
-            *machines_of(settings),
-            *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
-        ]
-        counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
-        options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
-        every, settings = (
-            settings,
-            [
-                *(
-                    setting
-                    for setting in launch.settings
-                    if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
-                ),
-                *options,
-                *machine,
-            ],
-        )
-        facts = job_facts_of(settings, launch.family, path)
-        if launch.family.serves and (pool := _prompt_pool(every)):
-            facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
-        if kind == "yaml" and "said.nodes" not in facts.by_field:
-            facts.unknown.add("said.nodes")  # the controller's number of pods
-        return Reading(
-            facts,
-            launch.family,
-            {path: kind},
-            None,
-            doubts,
-            settings=tuple(settings),
-            flags=launch.flags,
-            commanded=True,
-        )
+        return _of_started(path, kind, settings, launch, beside, doubts)
     family = package or family_of(settings) or _by_name(settings)
     flags = flags_of_release(settings) if family.serves else ()
+    settings += built[1] if built is not None and family.serves else ()
     settings = [*flags, *settings]  # of a flag given twice the last counts, and those stand behind
     facts = job_facts_of(settings, family, path)
+    if family.serves and any("prefill" in setting.path for setting in settings):
+        facts.put("said.role", "prefill", "stated", "its part for prompts")
     _add_class_of_arguments(facts, settings)
     if kind == "python":
         _add_named_model(facts, family, text)
@@ -521,7 +581,101 @@ def _of_configuration(
             doubts.append(setting.how)
     handed = _handed_files(script) if script is not None and family is UNKNOWN else {}
     return Reading(
-        facts, family, {path: kind}, None, doubts, settings=tuple(settings), flags=flags, variables=handed
+        facts,
+        family,
+        {path: kind},
+        None,
+        doubts,
+        settings=tuple(settings),
+        flags=flags,
+        options=built[1] if built is not None and family.serves else (),
+        variables=handed,
+    )
+
+
+def _settings_of(
+    path: str, recipe: str, text: str, kind: Kind, doubts: list[str]
+) -> tuple[list[Setting], str]:
+    """Settings of a file, and the commands that a Python file starts which configures nothing itself."""
+    if kind == "python":
+        recipes, called = recipes_of(text, path), recipe_called(text)
+        started = "" if recipe else commands_of_python(text)
+        least = LEAST_TELLING if called is None else 1
+        settings = _of_recipe(recipes, recipe, path, doubts, started, least)
+        started = "" if family_of(settings) else started
+        return settings + ([called] if called is not None else []), started
+    if kind == "json":
+        settings, template = json_settings(text, path)
+        if template:
+            doubts.append(f"{path} is a template: values that a script fills in are not known")
+        return settings, ""
+    settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+    return [*settings, *inner_documents(settings, path)], ""
+
+
+_OF_PACKAGES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "TensorRT-LLM"}
+
+
+def _may_serve(text: str, path: str) -> bool:
+    """Whether no function of a file has the words of a family that trains."""
+    family = family_of(setting for part in recipes_of(text, path) for setting in part.settings)
+    return family is None or family.serves
+
+
+def _of_started(
+    path: str,
+    kind: Kind,
+    settings: list[Setting],
+    launch: Launch,
+    beside: Mapping[str, str],
+    doubts: list[str],
+) -> Reading:
+    """The command that a manifest, or a program, starts, with what its controller says of machines."""
+    machine = [
+        *(machines_of_command(settings, launch.line) if launch.family.serves else machines_of(settings)),
+        *(setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None),
+    ]
+    counted = {meaning(setting, MACHINE_WORDS) for setting in machine}
+    options = [setting for setting in settings if launch.family.serves and _is_option_of_release(setting)]
+    every, settings = (
+        settings,
+        [
+            *(
+                setting
+                for setting in launch.settings
+                if setting.value != NOT_KNOWN or meaning(setting, MACHINE_WORDS) not in counted
+            ),
+            *options,
+            *machine,
+        ],
+    )
+    facts = job_facts_of(settings, launch.family, path)
+    mounted: list[Setting] = []
+    lacking: tuple[str, ...] = ()
+    if launch.family.serves:
+        mounted = _add_option_files(facts, launch, beside, file_holds=False)
+        lacking = tuple(name for name in _option_files(launch) if name and name not in beside)
+        doubts += [f"{name} is read by the server and was not given: name it too" for name in lacking]
+    if launch.family.serves and (pool := _prompt_pool(every)):
+        facts.put("said.role", "prefill", "stated", f"{pool.name} {pool.value} (line {pool.line})")
+    if kind == "yaml" and "said.nodes" not in facts.by_field:
+        facts.unknown.add("said.nodes")  # the controller's number of pods
+    return Reading(
+        facts,
+        launch.family,
+        {path: kind},
+        None,
+        doubts,
+        settings=tuple(settings),
+        flags=launch.flags,
+        options=tuple(mounted),
+        lacking=lacking,
+        commanded=True,
+        variables={
+            name: Setting(name=name, value=value, line=0)
+            for name, value in variables_of(every).items()
+            if launch.family.serves
+        },
     )
 
 
@@ -699,6 +853,8 @@ def _of_script(
         text = script_of_justfile(text)
     elif kind == "shell" and is_makefile(text, path):
         text = script_of_makefile(text)
+    elif kind == "shell" and is_unit(text):
+        text = script_of_unit(text)
     launch, script = (
         launch_of(text, given, others, line) if kind == "shell" else launch_of_page(text, given, line)
     )
@@ -714,12 +870,24 @@ def _of_script(
         )
         for name, texts in script.names.values.items()
     }
+    options: list[Setting] = []
+    if launch.family.serves:
+        variables |= _handed_variables(script, launch.line)
     if kind == "shell":
         for document in script.documents:
-            _add_document(facts, document.text, path, document.line, launch.family)
+            is_of_server = launch.family.serves and _is_option_file(text, document, launch)
+            holds = is_of_server and _file_holds(text, launch.family)
+            written = _add_document(
+                facts, document.text, path, document.line, launch.family, file_holds=holds
+            )
+            options += written if is_of_server else ()
+        options += _add_option_files(facts, launch, beside, file_holds=_file_holds(text, launch.family))
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
-    if launch.family.serves:
-        doubts += _unread_options(launch, script, beside)
+    lacking = _unread_options(launch, script, beside) if launch.family.serves else {}
+    doubts += [
+        f"line {line}: {name} is read by the server and was not given: name it too"
+        for name, line in lacking.items()
+    ]
     if launch.family.serves or launch.family.name == FAMILIES[-1].name:
         _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
@@ -731,7 +899,27 @@ def _of_script(
         variables=variables,
         settings=launch.settings,
         flags=launch.flags,
+        options=tuple(options),
+        lacking=tuple(lacking),
     )
+
+
+_VARIABLE = re.compile(r"(?P<name>[A-Z_][A-Z0-9_]*)=(?P<value>.+)")
+
+
+def _handed_variables(script: Script, line: int) -> dict[str, Setting]:
+    """Variables that the command of a line is handed: as words of ``env``, or by ``docker run -e``."""
+    variables: dict[str, Setting] = {}
+    for command in script.started:
+        words = [word.text for word in command.words] if command.line == line else []
+        for before, word in pairwise(words):
+            match = _VARIABLE.fullmatch(word)
+            of_env = words[0].rpartition("/")[2] == "env" and (
+                before == words[0] or _VARIABLE.fullmatch(before)
+            )
+            if match is not None and (of_env or before in ("-e", "--env")):
+                variables[match["name"]] = Setting(name=match["name"], value=match["value"], line=line)
+    return variables
 
 
 _HANDED = re.compile(r"[\w./-]{1,80}\.(?:ya?ml|toml|json|sh)")
@@ -753,38 +941,94 @@ def _add_named_precision(facts: JobFacts, path: str, sourced: Iterable[str], dou
         doubts.append(f"the precision is read from the name of {named}")
 
 
-def _add_document(facts: JobFacts, text: str, path: str, line: int, family: Family) -> None:
-    """Settings of a configuration that a script writes itself: DeepSpeed's JSON, or options of a server.
-
-    What a server's command says holds over what the file says.
-    """
+def _add_document(
+    facts: JobFacts, text: str, path: str, line: int, family: Family, *, file_holds: bool = False
+) -> tuple[Setting, ...]:
+    """Add what a script writes itself: DeepSpeed's JSON, or options of a server; its settings."""
     form = "JSON" if text.lstrip().startswith("{") else "YAML"
     if FILE_OF_ROUTER.search(text):
-        return
+        return ()
     if form == "YAML" and not (family.serves and _OPTION.search(text)):
-        return
+        return ()
     filled = re.sub(r"\x00|\$\{?\w+\}?", "null", text)
     try:
         settings = json_settings(filled, path)[0] if form == "JSON" else yaml_settings(filled, path)
     except InputError:
-        return
+        return ()
+    _add_options(facts, settings, path, f"the {form} of line {line}", family, file_holds=file_holds)
+    return tuple(settings)
+
+
+_COMMAND_HOLDS = "1.3"
+"""Release of TensorRT-LLM from which its command holds over its file of options (pull request 14812)."""
+
+
+def _file_holds(text: str, family: Family) -> bool:
+    """Whether a file of options overwrites what a script's command says, as older TensorRT-LLM has it."""
+    named = [version for engine, version in _VERSION.findall(text) if engine.lower() == "tensorrt-llm"]
+    return family.name == "TensorRT-LLM" and len({*named}) == 1 and is_before(named[0], _COMMAND_HOLDS)
+
+
+def _add_options(
+    facts: JobFacts,
+    settings: Iterable[Setting],
+    path: str,
+    where: str,
+    family: Family,
+    *,
+    file_holds: bool = False,
+) -> None:
+    """Add what a file of options states; a server's command holds over it, unless it overwrites that."""
     written = job_facts_of(settings, family if family.serves else family_named("DeepSpeed"), path)
     for name, fact in written.by_field.items():
+        commanded = facts.by_field.get(name)
+        if family.serves and commanded is not None and commanded.value != fact.value:
+            words = f"{commanded.source} (line {commanded.line})", f"{fact.source} (in {where})"
+            holds, other = words[::-1] if file_holds else words
+            facts.notes.append(f"{holds} holds over {other}")
+            if file_holds:
+                del facts.by_field[name]
         if not (family.serves and name in facts.by_field):
-            facts.put(name, fact.value, "stated", f"{fact.source} (in the {form} of line {line})")
+            facts.put(name, fact.value, "stated", f"{fact.source} (in {where})")
 
 
-def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> list[str]:
+def _option_files(launch: Launch) -> dict[str, int]:
+    """Files of options that a server is told to read, by name, with the line that says so; "" is any name."""
+    named = (setting for setting in launch.settings if setting.path[-1] in OPTION_FILES)
+    return {
+        "" if setting.value == NOT_KNOWN else Path(str(setting.value)).name: setting.line for setting in named
+    }
+
+
+def _is_option_file(text: str, document: Text, launch: Launch) -> bool:
+    """Whether a here-document is the file of options that a server is told to read, as far as names tell."""
+    files = _option_files(launch)
+    before = text.split("\n")[max(0, document.line - 2) : document.line]  # what announces it
+    match = _WRITTEN.search("\n".join(before))
+    return bool(files) and (match is None or "" in files or Path(match["name"]).name in files)
+
+
+def _add_option_files(
+    facts: JobFacts, launch: Launch, beside: Mapping[str, str], *, file_holds: bool
+) -> list[Setting]:
+    """Add the files of options that a server is told to read and that were given; their settings."""
+    options: list[Setting] = []
+    for name in _option_files(launch) if launch.family.serves else ():
+        if name not in beside or FILE_OF_ROUTER.search(beside[name]):
+            continue
+        with contextlib.suppress(InputError):
+            is_json = beside[name].lstrip().startswith("{")
+            settings = json_settings(beside[name], name)[0] if is_json else yaml_settings(beside[name], name)
+            _add_options(facts, settings, name, name, launch.family, file_holds=file_holds)
+            options += settings
+    return options
+
+
+def _unread_options(launch: Launch, script: Script, beside: Mapping[str, str]) -> dict[str, int]:
     """Files of options that a server is told to read, and that neither the script writes nor anybody gave."""
     if any(not document.text.lstrip().startswith("{") for document in script.documents):
-        return []
-    named = (setting for setting in launch.settings if setting.path[-1].replace("-", "_") in OPTION_FILES)
-    files = {Path(str(setting.value)).name: setting.line for setting in named if setting.value != NOT_KNOWN}
-    return [
-        f"line {line}: {name} is read by the server and was not given: name it too"
-        for name, line in files.items()
-        if name not in beside
-    ]
+        return {}
+    return {name: line for name, line in _option_files(launch).items() if name and name not in beside}
 
 
 def _doubts_of(script: Script) -> list[str]:
@@ -887,6 +1131,8 @@ def _together(readings: list[Reading]) -> Reading:
         )
         whole.kinds |= reading.kinds
         whole.flags = whole.flags or reading.flags
+        whole.options = whole.options or reading.options
+        whole.lacking = whole.lacking or reading.lacking
         whole.served = reading.served or whole.served
         whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         if whole.measured is None or not whole.measured.has_steps:

@@ -1,7 +1,8 @@
 """Flags of engines that serve: which there are, which take no value, and what those do that nothing reads.
 
 The tables are data: `server_flags.toml` as the parsers of pinned releases have them, `server_words.toml` what
-earlier releases had, and what of all moves memory or nothing. Names are in one spelling, with underscores.
+earlier releases had, and what of all moves memory or nothing. Of TensorRT-LLM, whose parser is not asked,
+all stands in the second, with the keys of its file of options. Names are in one spelling, with underscores.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from topology.base.decode import read_toml
 
 FLAGS = Path(__file__).parent / "data" / "server_flags.toml"
 _WORDS = Path(__file__).parent / "data" / "server_words.toml"
-_ENGINES = {"vLLM": "vllm", "SGLang": "sglang"}
+_ENGINES = {"vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "trtllm"}
 """Tables by the names of families."""
 _ENTRIES = re.compile(
     r"(?:^|/)(?:vllm/entrypoints/(?:openai/)?api_server\.py|sglang/launch_server\.py)$"
@@ -59,6 +60,10 @@ class ServerFlags:
         retired: Those of earlier releases.
         memory: Those that move what a GPU holds.
         neutral: Those that move neither memory nor speed.
+        options: Keys of its file of options, where these are no flags.
+        removed: Releases from which some of the retired are gone, as far as that is known.
+        tables: Keys below those of them whose keys are all known.
+        shortens: Whether its parser takes flags that are shortened, as argparse does and click does not.
     """
 
     release: str
@@ -68,6 +73,10 @@ class ServerFlags:
     retired: frozenset[str] = frozenset()
     memory: frozenset[str] = frozenset()
     neutral: frozenset[str] = frozenset()
+    options: frozenset[str] = frozenset()
+    removed: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    shortens: bool = True
 
     @property
     def all(self) -> frozenset[str]:
@@ -86,17 +95,21 @@ def server_flags(family: str) -> ServerFlags | None:
     if family not in _ENGINES:
         return None
     name = _ENGINES[family]
-    listed: Mapping[str, Any] = read_toml(FLAGS)[name]
     words: Mapping[str, Any] = read_toml(_WORDS)[name]
+    listed: Mapping[str, Any] = read_toml(FLAGS).get(name, words)
     old_switches, old_valued = _spelled(words["retired_switches"]), _spelled(words["retired_valued"])
     return ServerFlags(
         release=listed["release"],
         switches=_spelled(listed["switches"]) | old_switches,
         valued=_spelled(listed["valued"]) | old_valued,
-        many=_spelled(listed["many"]),
+        many=_spelled(listed.get("many", ())),
         retired=old_switches | old_valued,
         memory=_spelled(words["memory"]),
         neutral=_spelled(words["neutral"]),
+        options=_spelled((*words.get("options", ()), *words.get("retired_options", ()))),
+        removed={flag.replace("-", "_"): since for flag, since in words.get("removed", {}).items()},
+        tables={table: _spelled(keys) for table, keys in words.get("tables", {}).items()},
+        shortens=name != "trtllm",
     )
 
 
@@ -187,6 +200,8 @@ class Unread:
         memory: Those that move what a GPU holds.
         speed: Those that may move its speed.
         neutral: Those that move neither.
+        retired: Those that newer releases lack, with the release from which they surely do.
+        lacking: Files of options that it names and nobody gave: they may say anything.
     """
 
     misspelt: tuple[tuple[str, str], ...] = ()
@@ -194,12 +209,15 @@ class Unread:
     memory: tuple[str, ...] = ()
     speed: tuple[str, ...] = ()
     neutral: tuple[str, ...] = ()
+    retired: tuple[tuple[str, str], ...] = ()
+    lacking: tuple[str, ...] = ()
     release: str = ""
+    version: str = ""
 
     @property
     def uncounted(self) -> tuple[str, ...]:
         """Those that move memory, or may."""
-        return (*self.memory, *self.unknown)
+        return (*self.memory, *self.unknown, *self.lacking)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -213,61 +231,116 @@ class Unread:
             (self.speed, "may move speed, not priced"),
             (self.neutral, "moves neither memory nor speed"),
         )
-        return tuple(f"not read: {', '.join(flags)} ({why})" for flags, why in kinds if flags)
+        notes = [f"not read: {', '.join(flags)} ({why})" for flags, why in kinds if flags]
+        notes += [
+            f"{flag} is of releases before {since}, whose parser stops there: no file names the release"
+            for flag, since in self.retired
+            if not self.version
+        ]
+        return tuple(notes)
 
 
 NOTHING_UNREAD = Unread()
 
 
 def unread_flags(
-    family: str, settings: Iterable[Setting], read: Collection[str], version: str = ""
+    family: str,
+    settings: Iterable[Setting],
+    is_read: Callable[[Setting], bool],
+    version: str = "",
+    options: Iterable[Setting] = (),
 ) -> Unread:
-    """Which flags of a server's command nothing read.
+    """Which flags of a server's command, and keys of its file of options, nothing read.
 
     Args:
         family: Its engine.
         settings: Flags behind what starts it.
-        read: Names that state a field or are asked for elsewhere, in one spelling.
+        is_read: Whether a setting states a field or is asked for elsewhere.
         version: Of the engine; "" is the newest known. Of a newer one no flag is called misspelt.
+        options: Settings of the file of options that it is told to read.
     """
-    flags, neutral = server_flags(family), _neutral(family)
+    flags = server_flags(family)
     kinds: dict[str, list[str]] = {"unknown": [], "memory": [], "speed": [], "neutral": []}
-    misspelt: list[tuple[str, str]] = []
-    for setting in settings:
-        name = setting.path[0]
-        if (
-            name in read
-            or ".".join(setting.path) in read
-            or (len(setting.path) > 1 and setting.path[-1] in read)
-        ):
+    misspelt: dict[str, str] = {}
+    settings = tuple(settings)
+    unread = [(setting, setting.is_override) for setting in settings if not is_read(setting)]
+    unread += [(setting, True) for setting in options if not is_read(setting)]
+    candidates = [(_word_of_key if is_key else _word_of_flag)(setting, flags) for setting, is_key in unread]
+    for each in dict.fromkeys(candidates):
+        if each.known or flags is None:
+            of_memory = flags is not None and any(_is_of(name, flags.memory) for name in each.names)
+            neutral = flags is not None and any(_is_of(name, flags.neutral) for name in each.names)
+            kinds["memory" if of_memory else "neutral" if neutral else "speed"].append(each.shown)
             continue
-        shown = _shown(setting)
-        known = flags is None or any(_is_known(form, flags) for form in _forms(name))
-        if not known and flags is not None:
-            skipped = _parts(version) > _parts(flags.release) or len(kinds["unknown"]) >= MOST_COMPARED
-            matches = [] if skipped else difflib.get_close_matches(name, sorted(flags.all), 1, LEAST_LIKENESS)
-            if matches and _edits(name, matches[0]) <= _MOST_EDITS:
-                misspelt.append(
-                    (shown, _shown(Setting(name=matches[0].replace("_", "-"), value=True, line=0)))
-                )
-            else:
-                kinds["unknown"].append(shown)
-            continue
-        is_of_memory = flags is not None and _is_of(name, flags.memory)
-        kind = "memory" if is_of_memory else "neutral" if _is_of(name, neutral) else "speed"
-        kinds[kind].append(shown)
+        skipped = _parts(version) > _parts(flags.release) or len(kinds["unknown"]) >= MOST_COMPARED
+        name = each.names[0]
+        matches = [] if skipped else difflib.get_close_matches(name, sorted(each.others), 1, LEAST_LIKENESS)
+        if matches and _edits(name, matches[0]) <= _MOST_EDITS:
+            spelled = matches[0].replace("_", "-") if flags.shortens else matches[0]
+            misspelt[each.shown] = matches[0] if each.is_key else _shown(spelled)
+        else:
+            kinds["unknown"].append(each.shown)
     return Unread(
-        misspelt=tuple(misspelt),
+        misspelt=tuple(misspelt.items()),
+        retired=tuple(_retired(settings, flags, version)) if flags is not None else (),
+        version=version,
         release=flags.release if flags is not None else "",
         **{kind: tuple(dict.fromkeys(words)) for kind, words in kinds.items()},
     )
 
 
-def _neutral(family: str) -> frozenset[str]:
-    """Flags that move neither memory nor speed; of an engine without a table, those of the others."""
-    flags = server_flags(family)
-    listed = (flags,) if flags is not None else tuple(map(server_flags, _ENGINES))
-    return frozenset(name for each in listed if each is not None for name in each.neutral)
+def _retired(settings: Iterable[Setting], flags: ServerFlags, version: str) -> Iterator[tuple[str, str]]:
+    """Flags of earlier releases than the engine's own, or where that is not known than the newest."""
+    for name in dict.fromkeys(setting.path[0] for setting in settings if not setting.is_override):
+        since = flags.removed.get(name, flags.release)
+        if name in flags.retired and (not version or _parts(version) >= _parts(since)):
+            yield _shown(name.replace("_", "-")), since
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadWord:
+    """A flag or a key that nothing read.
+
+    Attributes:
+        shown: As it is written.
+        names: In one spelling: whole, then the tables that it lies in.
+        known: Whether a release has it.
+        others: Those that are there in its place.
+        is_key: Whether it is a key of a file.
+    """
+
+    shown: str
+    names: tuple[str, ...]
+    known: bool
+    others: frozenset[str] = frozenset()
+    is_key: bool = False
+
+
+def _word_of_flag(setting: Setting, flags: ServerFlags | None) -> UnreadWord:
+    """A flag of a command."""
+    name, shown = setting.path[0], _shown(setting.name.partition(".")[0])
+    if flags is None:
+        return UnreadWord(shown, (name,), known=True)
+    return UnreadWord(shown, (name,), any(_is_known(form, flags) for form in _forms(name)), flags.all)
+
+
+def _word_of_key(setting: Setting, flags: ServerFlags | None) -> UnreadWord:
+    """A key of a file of options: a flag without its hyphens, or one of the engine's own tables."""
+    path = tuple(part.removesuffix("[]") for part in setting.path)
+    names = tuple(".".join(path[:length]) for length in range(len(path), 0, -1))
+    if flags is None:
+        return UnreadWord(names[0], names, known=True, is_key=True)
+    top = path[0]
+    if not flags.options:
+        known = any(form in flags.all for form in _forms(top))
+        return UnreadWord(names[-1], (top,), known, flags.all, is_key=True)
+    if top not in flags.options:
+        return UnreadWord(names[-1], (top,), known=False, others=flags.options, is_key=True)
+    keys = flags.tables.get(top)
+    if keys is None or len(path) == 1 or path[1] in keys:
+        return UnreadWord(names[0], names, known=True, is_key=True)
+    there = frozenset(f"{top}.{key}" for key in keys)
+    return UnreadWord(names[-2], (names[-2],), known=False, others=there, is_key=True)
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -304,12 +377,16 @@ def _is_of(name: str, names: Collection[str]) -> bool:
 
 def _is_known(name: str, flags: ServerFlags) -> bool:
     """Whether a parser of any release takes a flag: as it is, or shortened."""
-    if name in flags.all or len(name) == 1:
+    if name in flags.all or len(name) == 1 or _GLUED.fullmatch(name):
         return True
-    return len(name) >= _LEAST_SHORTENED and any(known.startswith(name) for known in flags.all)
+    return (
+        flags.shortens
+        and len(name) >= _LEAST_SHORTENED
+        and any(known.startswith(name) for known in flags.all)
+    )
 
 
-def _shown(setting: Setting) -> str:
+def _shown(name: str) -> str:
     """A flag as it is written."""
-    name = setting.name.strip().lstrip("-")
+    name = name.strip().lstrip("-")
     return f"{'-' if len(name) <= 3 else '--'}{name}"

@@ -48,7 +48,17 @@ def forms_of(text: str) -> tuple[str, ...]:
 
 
 def form_files(plan: ServingPlan, form: str) -> dict[str, str]:
-    """The files of a form that is neither scripts nor a plain manifest; of those, nothing."""
+    """The files of a form that is neither scripts nor a plain manifest; of those, nothing.
+
+    Raises:
+        InputError: Stages have layers or GPUs of their own, which no pod is told.
+    """
+    if form in _WRITERS and any(pool.layout.is_uneven for _, pool in plan.pools):
+        raise InputError(
+            what=f"--deploy {form} cannot start this fleet",
+            cause=f"its stages have layers or GPUs of their own: {plan.label}",
+            fix="use --deploy scripts",
+        )
     return _WRITERS[form](plan) if form in _WRITERS else {}
 
 

@@ -75,6 +75,8 @@ def manifest(
     engine = plan.request.engine
     if plan.request.router not in BY_TURNS:
         return _refused_router(plan)
+    if any(workload.pool.layout.is_uneven for workload in workloads):
+        return _refused_stages()
     if engine in _SEVERAL_NODES and any(plan.nodes_of(workload.pool) > 1 for workload in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
@@ -90,6 +92,11 @@ def engine_image(plan: ServingPlan) -> str:
     """The engine's image for the maker of the GPUs."""
     engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
     return maker.images.get(engine, _IMAGES[engine])
+
+
+def _refused_stages() -> str:
+    """Why there is none: pods are placed on nodes of any kind."""
+    return f"{NO_MANIFEST}: its stages have layers or GPUs of their own\n# run the commands of each node\n"
 
 
 def _refused_router(plan: ServingPlan) -> str:

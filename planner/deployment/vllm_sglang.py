@@ -26,6 +26,7 @@ from planner.deployment.placement import PlacedWorker, address, nodes_of, server
 from planner.deployment.remote_code import trusting
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.serving.plan import PoolPlan, ServingPlan
+from planner.serving.space import partition_words
 from topology.base.units import GB, GIB, format_bytes
 from topology.hardware.datasheets import sheet_named
 
@@ -111,10 +112,13 @@ def server_commands(plan: ServingPlan, server: PlacedWorker) -> dict[int, list[s
 def _environment(plan: ServingPlan, server: PlacedWorker, host: str) -> list[str]:
     """Variables before a command: its GPUs where it shares the node, and where others fetch its caches."""
     gpus = ",".join(map(str, server.gpus))
+    layers = server.pool.layout.layers
+    staged = [partition_words(plan.request.engine, layers)] if layers else []
     environment = [f"CUDA_VISIBLE_DEVICES={gpus}"] if len(server.nodes) == 1 and not server.alone else []
     if server.role and plan.request.engine == "vllm":
         environment.append(f"VLLM_NIXL_SIDE_CHANNEL_HOST={host}")
         environment.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={server.side_channel_port}")
+    environment = [*staged, *environment]
     return ["env", *environment] if environment else []
 
 

@@ -45,6 +45,8 @@ class SideEvidence:
     memory: tuple[RecordedMemory, ...] = ()
     memory_budgets: tuple[tuple[MemoryResidual, ...], ...] = ()
     """Of each memory its parts, beside those of the plan where there is one."""
+    servers: tuple[str, ...] = ()
+    """Servers by their logs, in words."""
 
     @property
     def lost_share(self) -> float:
@@ -57,6 +59,7 @@ class SideEvidence:
             "hang": None if self.hang is None else asdict(self.hang.finding()),
             "slowdown": None if self.slowdown is None else asdict(self.slowdown),
             "memory": [asdict(each) for each in self.memory],
+            "servers": list(self.servers),
             "memory_budgets": [[asdict(row) for row in each] for each in self.memory_budgets],
             "findings": [asdict(each) for each in self.findings],
         }

@@ -21,7 +21,9 @@ from planner.diagnose.prediction import EXPOSED, PartResidual, Prediction, findi
 from planner.diagnose.rank_timings import timing_findings
 from planner.diagnose.record import RecordedJob, recorded_job, stretches
 from planner.diagnose.repairs import with_gains
+from planner.diagnose.server_log import server_findings, server_words
 from planner.diagnose.serving import ServedSteps, served_steps
+from planner.formats.server_lines import server_log_of
 from planner.questions.flags import Flags
 from planner.traces.events import Trace
 from planner.traces.nccl_logs import transports
@@ -29,9 +31,12 @@ from planner.traces.rank_timers import rank_timers
 from planner.traces.read import format_of, read_traces, traces_in
 from topology.base.errors import InputError
 from topology.base.files import read_ends, read_text
+from topology.base.units import MIB
 
 SCHEMA_VERSION = 1
 LOG_SUFFIXES = (".log", ".out", ".txt")
+MOST_OF_LOG = 32 * MIB
+"""Bytes of a server's log that are read, of its two ends."""
 MOST_OF_WALLS = 4096
 """Bytes in which the key of walls stands."""
 JOB_SUFFIXES = (".sh", ".py", ".toml", ".yaml", ".yml", *LOG_SUFFIXES)
@@ -167,9 +172,15 @@ def explained(
     logs = [path for path in files.job if path.suffix in LOG_SUFFIXES]
     timed = [finding for path in logs for finding in timing_findings(rank_timers(read_text(path)))]
     socketed = [finding for path in logs for finding in socket_findings(read_text(path), job)]
-    findings = sorted((*side.findings, *timed, *socketed), key=lambda finding: -finding.share)
-    budgets = tuple(memory_budget(memory, prediction) for memory in side.memory)
-    return replace(side, findings=tuple(findings), memory_budgets=budgets)
+    served = [log for path in logs if (log := server_log_of(read_ends(path, MOST_OF_LOG)[0])) is not None]
+    of_servers = [finding for log in served for finding in server_findings(log)]
+    findings = sorted((*side.findings, *timed, *socketed, *of_servers), key=lambda finding: -finding.share)
+    return replace(
+        side,
+        findings=tuple(findings),
+        memory_budgets=tuple(memory_budget(memory, prediction) for memory in side.memory),
+        servers=tuple(server_words(log) for log in served),
+    )
 
 
 def diagnosed(paths: Sequence[str | Path], flags: Flags, step: int | None = None) -> Diagnosis:

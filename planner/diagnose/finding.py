@@ -33,6 +33,11 @@ CAUSES = (
     "queueing",
     "prefill",
     "decode",
+    "no start",
+    "full cache",
+    "batch limit",
+    "preempted requests",
+    "slow start",
 )
 """Every cause that a finding can name."""
 

@@ -40,7 +40,7 @@ Facts = Mapping[str, Any]
 
 UNTOLD = (
     "model.name", "model.source", "model.as_of", "model.weight_format", "model.module", "model.left_out",
-    "model.tower", "model.num_nextn_predict_layers", "model.stored",
+    "model.tower", "model.encoder", "model.num_nextn_predict_layers", "model.stored",
 )  # fmt: skip
 """What says nothing of the computation, and what no engine is told: a traced module, a tower."""
 _NUMERIC_SWITCHES = frozenset(

@@ -9,6 +9,7 @@ from planner.formats.justfile import is_named_justfile
 from planner.formats.logs import LEAST_STEPS, MOST_HEAD, is_like_log, is_log, is_named_log, lines_like_steps
 from planner.formats.makefile import is_named_makefile
 from planner.formats.server_lines import is_server_log
+from planner.formats.systemd import is_unit
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
 _SHELL = re.compile(
@@ -47,7 +48,7 @@ def kind_of(text: str, name: str) -> Kind:
     ):
         return "log"
     routes = UPSTREAM.search(text[:MOST_HEAD])  # words and values up to a semicolon, as commands are
-    if routes or is_named_makefile(name) or is_named_justfile(name):
+    if routes or is_named_makefile(name) or is_named_justfile(name) or is_unit(text):
         return "shell"
     if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
         return "json"

@@ -6,7 +6,7 @@ import ast
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner.formats.shell import UNKNOWN
 
@@ -15,7 +15,7 @@ LONGEST = 20_000
 """Characters of a command."""
 _LAUNCHER = (
     r"(?:torchrun|deepspeed|accelerate|srun|mpirun|axolotl|tune|swift|megatron|llamafactory-cli|python3?|bash"
-    r"|uv|trl|litgpt)"
+    r"|uv|trl|litgpt|vllm|trtllm-serve)"
 )
 _STARTS = re.compile(rf"(?:^|[\s;&/'\"]){_LAUNCHER}\s")
 _FLAG = re.compile(r"\s(?:--?[a-zA-Z]|[\w.]+=)")
@@ -30,6 +30,8 @@ def commands_of_python(text: str) -> str:
     '\ntorchrun --nproc_per_node=4 a.py --tp 2'
     >>> commands_of_python('pool(command=["torchrun"], args=["a.py", "--tp=2"])')
     'torchrun a.py --tp=2'
+    >>> commands_of_python('c = ["vllm", "serve", "a/b"]\nc += ["-tp", str(2)]')
+    'vllm serve a/b -tp 2'
     """
     try:
         module = ast.parse(text)
@@ -54,15 +56,54 @@ def _commands(module: ast.Module, values: Mapping[str, object]) -> Iterator[tupl
     nodes = list(ast.walk(module))
     documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     documents |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    longer = _continued(nodes)
     for node in nodes:
         if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in documents:
             text = _text(node, values)
             if text is not None and (starts := _STARTS.search(text)) and _FLAG.search(text, starts.end() - 1):
                 yield node.lineno, " ".join(text.split("\n")) if "\\\n" not in text else text
         elif isinstance(node, ast.List | ast.Tuple):
-            yield from _of_words(node.lineno, _words(node, values))
+            more = longer.get(id(node), ())
+            yield from _of_words(
+                node.lineno, [*_words(node, values), *(w for m in more for w in _words(m, values))]
+            )
         elif isinstance(node, ast.Call | ast.Dict):
             yield from _of_parts(node, values)
+
+
+def _continued(nodes: Sequence[ast.AST]) -> dict[int, list[ast.List | ast.Tuple]]:
+    """Lists that go on another in the same block of statements (``cmd += […]``), by that other."""
+    longer: dict[int, list[ast.List | ast.Tuple]] = {}
+    bodies = (block for node in nodes if isinstance(block := getattr(node, "body", None), list))
+    for body in bodies:
+        begun: dict[str, int] = {}
+        for step in body:
+            if isinstance(step, ast.Assign) and isinstance(step.targets[0], ast.Name):
+                begun.pop(step.targets[0].id, None)
+                if isinstance(step.value, ast.List):
+                    begun[step.targets[0].id] = id(step.value)
+            name, more = _appended(step)
+            if name in begun and more is not None:
+                longer.setdefault(begun[name], []).append(more)
+    return longer
+
+
+def _appended(step: ast.AST) -> tuple[str, ast.List | ast.Tuple | None]:
+    """The name of a list that a statement makes longer, and by what."""
+    if isinstance(step, ast.AugAssign) and isinstance(step.target, ast.Name):
+        return step.target.id, step.value if isinstance(step.value, ast.List | ast.Tuple) else None
+    call = step.value if isinstance(step, ast.Expr) else None
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and len(call.args) == 1:
+        owner, given = call.func.value, call.args[0]
+        if (
+            isinstance(owner, ast.Name)
+            and call.func.attr == "extend"
+            and isinstance(given, ast.List | ast.Tuple)
+        ):
+            return owner.id, given
+        if isinstance(owner, ast.Name) and call.func.attr == "append":
+            return owner.id, ast.List(elts=[given])
+    return "", None
 
 
 def _of_parts(node: ast.Call | ast.Dict, values: Mapping[str, object]) -> Iterator[tuple[int, str]]:

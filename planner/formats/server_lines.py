@@ -27,9 +27,19 @@ FULL = 0.95
 """Share of a cache in use, from which requests wait for it."""
 _FILE = Path(__file__).parent / "data" / "server_lines.toml"
 _FACTORS = {"": 1.0, "GiB": GIB, "%": 0.01}
-_RANKS = ("weights_bytes", "cache_bytes", "half_cache_bytes")
+_RANKS = ("weights_bytes", "cache_bytes", "half_cache_bytes", "most_cache_bytes")
 """What every rank prints: of weights the most counts, of caches the least."""
-_ERROR = re.compile(r"(?:Error|Exception): (?=\S)")
+_STATE = (
+    "running", "waiting", "cache_used", "prompt_tokens_per_s", "output_tokens_per_s", "prefix_hits", "step_s",
+)  # fmt: skip
+"""What one line says of a moment."""
+_COUNTED = ("preemptions",)
+"""What each line counts anew: all of them are added."""
+MOST_STATES = 20_000
+_ERROR = re.compile(r"(?:Error|Exception): (?=\S)|\b(?:Value|Assertion) error, (?=\S)")
+"""How an error is told: by its class, or by pydantic below the class of what it checked."""
+_CHECKED = re.compile(r" \[type=\w+, input_value=.*")
+"""What pydantic adds to the words of an error."""
 _NAME = re.compile(r"[\w.]{0,80}$")
 """What stands before that in the name of an error."""
 _ARGUMENTS = re.compile(
@@ -74,6 +84,52 @@ def server_forms() -> tuple[ServerForm, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerError:
+    """One kind of error that stops a server, and what helps; see the file of them."""
+
+    pattern: re.Pattern[str]
+    remedy: str
+    example: str
+
+
+@functools.cache
+def server_errors() -> tuple[ServerError, ...]:
+    """All kinds of errors, in the order in which they are tried."""
+    rows = read_toml(_FILE)["errors"]
+    return tuple(ServerError(**{**row, "pattern": re.compile(row["pattern"])}) for row in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """A moment of a running server, as one line prints it; None where it does not say it.
+
+    Attributes:
+        line: Where it is printed.
+        running: Requests that run.
+        waiting: Requests that wait.
+        cache_used: Share of the cache in use.
+        prompt_tokens_per_s: Tokens of prompts that are computed a second.
+        output_tokens_per_s: Tokens that come out a second.
+        prefix_hits: Share of tokens of prompts that a cache of prefixes held.
+        step_s: Seconds of a step.
+    """
+
+    line: int
+    running: float | None = None
+    waiting: float | None = None
+    cache_used: float | None = None
+    prompt_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    prefix_hits: float | None = None
+    step_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether requests wait for a cache that is full."""
+        return bool(self.waiting) and self.cache_used is not None and self.cache_used >= FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLog:
     """What a server printed; None where it did not.
 
@@ -83,6 +139,7 @@ class ServerLog:
         version: Of the engine.
         weights_bytes: Weights of a GPU, the largest of all ranks.
         cache_bytes: Cache of a GPU, the smallest of all ranks.
+        most_cache_bytes: Cache of a GPU that would take all that is free, as the engine says.
         cache_tokens: Tokens that the cache holds.
         longest: Tokens of the longest request that it takes.
         request_bytes: Cache of one such request.
@@ -92,6 +149,15 @@ class ServerLog:
         waiting: Requests that waited then.
         cache_used: Share of the cache in use then.
         output_tokens_per_s: Tokens that it generated a second then.
+        prompt_tokens_per_s: Tokens of prompts that it computed a second then.
+        prefix_hits: Share of tokens of prompts that its cache of prefixes held.
+        step_s: Seconds of its last step.
+        preemptions: Requests that lost their cache while they ran, all of them.
+        load_s: Seconds for which it loaded weights.
+        graph_s: Seconds for which it captured CUDA graphs.
+        init_s: Seconds from loaded weights until it was ready.
+        states: Its moments, in the order of their lines.
+        eager: Whether it says that it runs without CUDA graphs.
         error: The last error that it printed; empty without one.
         error_line: Where.
     """
@@ -102,8 +168,10 @@ class ServerLog:
     weights_bytes: float | None = None
     cache_bytes: float | None = None
     half_cache_bytes: float | None = None
+    most_cache_bytes: float | None = None
     cache_tokens: float | None = None
     cache_blocks: float | None = None
+    all_preemptions: float | None = None
     longest: float | None = None
     request_bytes: float | None = None
     longest_held: float | None = None
@@ -112,8 +180,27 @@ class ServerLog:
     waiting: float | None = None
     cache_used: float | None = None
     output_tokens_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    prefix_hits: float | None = None
+    step_s: float | None = None
+    preemptions: float | None = None
+    load_s: float | None = None
+    graph_s: float | None = None
+    init_s: float | None = None
+    states: tuple[ServerState, ...] = ()
+    eager: bool = False
     error: str = ""
     error_line: int = 0
+
+    @property
+    def remedy(self) -> str:
+        """What helps against its error."""
+        if self.longest_held is not None:
+            return (
+                f"allow requests of at most {self.longest_held:,.0f} tokens, or leave the cache more memory"
+            )
+        known = (each.remedy for each in server_errors() if each.pattern.search(self.error))
+        return next(known, "mend what the error names")
 
     @property
     def stopped(self) -> bool:
@@ -153,23 +240,49 @@ def server_log_of(text: str) -> ServerLog | None:
     lines = text.split("\n", MOST_LINES)[:MOST_LINES]
     printed = list(_matches(text, lines))
     settings = tuple(_settings(lines)) if any(mark in text.lower() for mark in _MARKS) else ()
-    if not printed and not settings:
+    if not printed and not settings and not _STARTED.search(text):
         return None
     names = [form.of for _, form, _ in printed]
     engine = max(sorted(set(names)), key=names.count) if names else _engine_of(lines)
     values: dict[str, float] = {}
-    for _, form, value in printed:
-        if form.of == engine:
-            of_ranks = values.get(form.means, value) if form.means in _RANKS else value
-            values[form.means] = (max if form.means == "weights_bytes" else min)(of_ranks, value)
+    moments: dict[int, dict[str, float]] = {}
+    for number, form, value in printed:
+        if form.of != engine:
+            continue
+        if form.means in _STATE and (number in moments or len(moments) < MOST_STATES):
+            moments.setdefault(number, {})[form.means] = value
+        before = values.get(form.means, 0.0 if form.means in _COUNTED else value)
+        if form.means in _COUNTED:
+            values[form.means] = before + value
+        elif form.means in _RANKS:
+            values[form.means] = (max if form.means == "weights_bytes" else min)(before, value)
+        else:
+            values[form.means] = value
     if "half_cache_bytes" in values:
         values.setdefault("cache_bytes", 2 * values["half_cache_bytes"])
+    if "all_preemptions" in values:
+        values["preemptions"] = values.get("preemptions", 0.0) + values["all_preemptions"]
     if "cache_blocks" in values:
         values.setdefault("cache_tokens", values["cache_blocks"] * BLOCK_TOKENS)
     error, line = _error_of(lines)
     return ServerLog(
-        of=engine, settings=settings, version=_version(lines), error=error, error_line=line, **values
+        of=engine,
+        settings=settings,
+        version=_version(lines),
+        states=tuple(ServerState(line=at, **state) for at, state in moments.items() if "running" in state),
+        eager=_EAGER.search(text) is not None,
+        error=error,
+        error_line=line,
+        **values,
     )
+
+
+_STARTED = re.compile(
+    r"vLLM API server version v?\d|(?i:vllm)[\s\S]{0,20000}?validation errors? for \w+Config\b"
+)
+"""What a vLLM prints that stops before it says anything of itself."""
+_EAGER = re.compile(r"Cudagraph is disabled under eager|Decode batch.{0,200}?cuda graph: False")
+"""Sentences of vLLM and SGLang, of which the second is of every batch."""
 
 
 def _engine_of(lines: Sequence[str]) -> str:
@@ -214,5 +327,6 @@ def _error_of(lines: Sequence[str]) -> tuple[str, int]:
         if match is not None and ("see root cause" not in line.lower() or not error):
             name = _NAME.search(line[max(0, match.start() - 80) : match.start()])
             begins = match.start() - (len(name[0]) if name is not None else 0)
-            error, at = line[begins:LONGEST_LINE].strip()[:LONGEST_ERROR], number
+            words = _CHECKED.sub("", line[begins:LONGEST_LINE].strip())
+            error, at = words[:LONGEST_ERROR], number
     return error, at

@@ -948,6 +948,11 @@ def _value(name: str, names: Variables, line: int) -> _Expansion:
     return _Expansion(texts[:1] if name in names.arrays else texts)
 
 
+_KEYS = re.compile(r"!(\w+)\[[@*]\]")
+_KEYED = re.compile(r"\[(\w+)\]=")
+"""The keys of an array, and a part of one that has keys."""
+
+
 def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansion:
     """What stands between ``${`` and ``}``."""
     if inside.startswith("#"):
@@ -963,6 +968,8 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansi
         return _Expansion((Text(str(count), line),))
     if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
         return _value(named, names, line)
+    if (array := _KEYS.fullmatch(inside)) is not None:
+        return _keys_of(array[1], names, line)
     match = _SPECIAL.fullmatch(inside)
     if match is None:
         return _Expansion((Text(UNKNOWN, line),))
@@ -979,6 +986,17 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Expansi
         inside_it = number is not None and 0 <= number < len(values)
         return _Expansion((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
     return _modified(name, values, rest, names, line, depth)
+
+
+def _keys_of(name: str, names: Variables, line: int) -> _Expansion:
+    """The keys of an array, or the numbers of its parts: ``${!name[@]}``."""
+    held = names.values.get(name) if name in names.arrays else None
+    if held is None or not all(part.known for part in held):
+        names.causes.add(name)
+        return _Expansion((Text(UNKNOWN, line),))
+    keyed = [_KEYED.match(part.text) for part in held]
+    parts = (str(at) if key is None else key[1] for at, key in enumerate(keyed))
+    return _Expansion(tuple(Text(part, line) for part in parts), listed=True)
 
 
 MOST_PARTS = 300
@@ -1057,7 +1075,8 @@ class Started:
     """A command that a script would start.
 
     `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken;
-    `components` are those of a heterogeneous job that its step is told to run on.
+    `components` are those of a heterogeneous job that its step is told to run on. `loops` are those
+    around it, of which the first round is followed, each with its place and how many rounds it has.
     """
 
     words: tuple[Text, ...]
@@ -1065,6 +1084,7 @@ class Started:
     sure: bool
     line: int
     components: tuple[int, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -1225,7 +1245,9 @@ _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
 _SILENT = frozenset(("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"))
 _COMPUTED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
 _QUOTED = re.compile(
-    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
+    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash|vllm|sglang|trtllm-serve)\s"
+    r".*\s--?[a-z]",
+    re.DOTALL,
 )
 """One word that is a command of its own, as remote shells and schedulers are given it."""
 _DIRECTIVES = re.compile(r"^#SBATCH[ \t]+([^\n]*)", re.MULTILINE)
@@ -1323,6 +1345,11 @@ OF_EVERY_SHELL = {"HOME": "~"}
 """Variables that every shell sets; a path beneath them may name a model."""
 
 
+def _is_given(texts: Sequence[Text]) -> bool:
+    """Whether a value is of the environment, and not of a line of the script."""
+    return len(texts) == 1 and texts[0].line == 0 and texts[0].known
+
+
 class _Follower:
     """Follows the tree of a script."""
 
@@ -1334,6 +1361,8 @@ class _Follower:
         self.expanded = 0
         self.sure = True
         self.calls = 0
+        self.loops: list[tuple[int, int]] = []
+        self.loops_met = 0
         self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
@@ -1421,7 +1450,11 @@ class _Follower:
             if len(words) > 1:
                 self.script.branches.append((words[0].line, frozenset((loop.name,))))
         before = len(self.output or ())
+        known = words and not any(UNKNOWN in text.text for text in words)
+        self.loops_met += 1
+        self.loops.append((self.loops_met, len(words) if known else 1))
         self.run(loop.body, names)
+        self.loops.pop()
         if self.output is not None and len(words) != 1:
             self.output[before:] = [UNKNOWN]
 
@@ -1557,6 +1590,8 @@ class _Follower:
         else:
             text = joined_text(word.text[match.end() :], names, word.line)
             whole = "".join(part.text for part in before) + text
+            if UNKNOWN in whole and _is_given(names.values.get(name, ())):
+                return  # what only a run would compute is what its environment is said to be
             names.values[name] = (Text(whole[:LONGEST_TEXT], word.line),)
             names.arrays.discard(name)
 
@@ -1584,13 +1619,15 @@ class _Follower:
                 result.append(word)
         return result
 
-    def read_document(self, texts: list[Text], names: Variables) -> None:
+    def read_document(self, texts: list[Text], names: Variables, cut: str = "") -> None:
         """``read -d '' NAME << EOF``: the whole here-document; ``read A B <<< "1 2"``: its words.
 
-        What else is read nobody gave.
+        They are cut at spaces, or at the characters of ``IFS`` before it. What else is read nobody gave.
         """
         given, self.here_string = self.here_string, None
         if given is not None:
+            for mark in cut:
+                given = given.replace(mark, " ")
             self.read_words(
                 [text for text in texts[1:] if not text.text.startswith("-")], given, texts, names
             )
@@ -1629,7 +1666,8 @@ class _Follower:
             self.call(texts, names)
             return True
         if first == "read" and rest:
-            self.read_document(texts, names)
+            ifs = assigned.get("IFS")
+            self.read_document(texts, names, cut="" if ifs is None else ifs.text.strip())
             return True
         if first == "let":
             return self.computed(" ".join(text.text for text in rest), names)
@@ -1639,7 +1677,9 @@ class _Follower:
             return True
         outer = self.components
         self.components = components_of_step([text.text for text in texts]) or outer
-        self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line, self.components))
+        self.script.started.append(
+            Started(tuple(texts), assigned, self.sure, texts[0].line, self.components, tuple(self.loops))
+        )
         inside = slurm_variables(directives_of(self.script, self.components)) if self.components else {}
         before = {name: names.values.get(name) for name in inside}
         names.values |= {name: (Text(value, 0),) for name, value in inside.items()}

@@ -16,12 +16,11 @@ from costmodel.kernels.stand_ins import figures_note
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import LatencyBand
 from costmodel.serving.breakdown import decode_parts_s
-from costmodel.serving.held import held_cache
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
 from planner.serving.closed_pools import short_of_prefill
-from planner.serving.evidence import fleet_evidence, is_measured, unmeasured_in
+from planner.serving.evidence import fleet_evidence, is_measured, runs_behind, unmeasured_in
 from planner.serving.fleet import FleetRun
 from planner.serving.limit_checks import least_chance, limit_checks
 from planner.serving.plan import (
@@ -39,6 +38,7 @@ from planner.serving.plan import (
     proven_where_sure,
 )
 from planner.serving.replica import Option
+from planner.serving.started import held_by
 from topology.base.arrays import Floats
 from topology.base.units import HOUR, MEGA, format_chance
 from topology.fabric.hierarchy import Hierarchy
@@ -63,7 +63,7 @@ def plan_of_fleet(
     """Write the plan of a simulated fleet."""
     deployment, spare = run.decode.deployment, run.selection.spare
     rental = rental_of(request, run)
-    rented = rental.machines * request.machine_gpus if rental else request.num_gpus or run.num_gpus
+    rented = rental.machines * rental.offer.gpus if rental else request.num_gpus or run.num_gpus
     plan = ServingPlan(
         request=request,
         mode="disaggregated" if run.prefill else "aggregated",
@@ -90,12 +90,24 @@ def plan_of_fleet(
 
 
 def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
-    """The whole machines to rent for the workers, and for the GPUs asked for; None where none is rented."""
-    offer = request.offer
-    if offer is None:
-        return None
-    machines = max(run.machines(offer.gpus), offer.machines_for(request.num_gpus or 0))
-    return Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus)
+    """The whole machines to rent for the workers; None where none is rented.
+
+    For a rate they are those that the fleet was sized in. Of a given number of GPUs they are the cheapest
+    that its workers fit in: a worker is within one machine, or on whole ones of the size that was planned
+    for, and two pools stay on these.
+    """
+    host = run.decode.deployment.hierarchy.gpus_per_host
+    largest = max(pool.num_gpus for pool in (run.decode, run.prefill) if pool is not None)
+    offers = [
+        offer
+        for offer in request.offers
+        if offer.gpus >= host or (run.prefill is None and offer.gpus >= largest)
+    ] or ([request.offer] if request.offer is not None else [])
+    rentals = []
+    for offer in offers:
+        machines = run.machines(offer.gpus)
+        rentals.append(Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus))
+    return min(rentals, key=lambda rental: (rental.usd_per_hour, rental.machines), default=None)
 
 
 def _evidence(run: FleetRun, measured: FleetRun | None) -> ServingEvidence:
@@ -194,6 +206,7 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         "head": "the output projection",
         "small kernels": "small kernels",
         "drafting": "drafting tokens",
+        "launches": "waiting for launches that no graph holds",
     }
     share = parts[largest] / sum(parts.values())
     tail = (
@@ -214,13 +227,7 @@ def _cached_prompts(request: ServingRequest, run: FleetRun) -> CachedPrompts | N
 def _pool(request: ServingRequest, option: Option, workers: int) -> PoolPlan:
     """The pool of one kind of worker; its memory is the one from which its cache was counted."""
     rules, deployment = option.rules, option.deployment
-    held = held_cache(
-        deployment,
-        token_budget=rules.token_budget,
-        max_batch=option.sampled,
-        longest=request.length_limit or deployment.model.max_sequence_length,
-        shortens=request.length_limit is None,
-    )
+    held = held_by(request, option)
     return PoolPlan(
         layout=deployment.layout,
         workers=workers,
@@ -263,7 +270,8 @@ def _money(
     price, rental = request.usd_per_gpu_hour, rental_of(request, run)
     if price is None and rental is None:
         return {"hour": None, "query": None, "input": None, "output": None}
-    hour = rental.usd_per_hour if rental is not None else (price or 0.0) * gpus
+    paid = gpus if request.owned else run.num_gpus
+    hour = rental.usd_per_hour if rental is not None else (price or 0.0) * paid
     query = hour / HOUR / run.completed_per_s
     share = _prompt_share(run, mean_batch)
     job = request.job
@@ -318,10 +326,21 @@ def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -
     elif other.run is not None:
         why = _less_sure(request, run, other.run)
     else:
-        why = "as good" if other.measured else "not simulated; no better by its bound"
+        why = _by_capacity(request, other)
     return ServingAlternative(
         label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
     )
+
+
+def _by_capacity(request: ServingRequest, other: FleetRunnerUp) -> str:
+    """What is known of a fleet that no simulation has under the load: what its workers alone carry."""
+    if not other.measured:
+        return "not simulated; no better by its bound"
+    open_load = request.job.request_rate_per_s is not None
+    alike = "as many GPUs" if open_load else "as many requests"
+    runs = runs_behind(other.options.values())
+    behind = f"{runs} measured run{'s' * (runs != 1)}" if runs else "no measured runs"
+    return f"{alike}, of workers that were simulated alone, not as a fleet; {behind}"
 
 
 def _less_sure(request: ServingRequest, run: FleetRun, other: FleetRun) -> str:

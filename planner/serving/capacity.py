@@ -19,6 +19,7 @@ from costmodel.serving.simulation.requests import NEVER
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import (
     Simulation,
+    admissions,
     simulate,
     simulate_loop_while,
     simulate_while,
@@ -130,7 +131,7 @@ def meets(option: Option, load: Load, simulation: Simulation) -> bool:
     """Whether one replica keeps the limits of its phase under a load, and keeps up with it."""
     if broken_limits(option, simulation):
         return False
-    return keeps_up(load, simulation, partial(simulate, option.times, option.rules))
+    return keeps_up(load, simulation, partial(admissions, option.times, option.rules))
 
 
 def broken_limits(option: Option, simulation: Simulation) -> tuple[str, ...]:
@@ -188,10 +189,10 @@ def _keeps(option: Option, load: Load) -> bool:
 
 
 class _Late:
-    """The requests of a load that are certain to be beyond a limit, each looked at once.
+    """The requests of a load that count and are certain to be beyond a limit, each looked at once.
 
-    Those that fill find a shorter queue than those after them: where more of them have a late first token
-    than may be of as many, and than may be of all that count, nothing is waited for. Nor is it where more
+    Those that fill say nothing: they meet in an empty batch, run in step and end together, so that up to half
+    of them are late at rates at which three of a hundred are for hours. Nothing is waited for where more
     wait than chance makes: after n requests at full load a queue has a standard deviation of √(n·(c² + 1)),
     c the variation of the gaps between them, if requests vary as much as Poisson arrivals do.
     """
@@ -211,14 +212,14 @@ class _Late:
             option.stay_s if option.stay_s is not None else NEVER,
             option.times.response_s,
         )
-        sizes = len(counted), int((counted > 1).sum()), load.filling
-        most, several, filling = (max(_too_many(size, job.percentile), 1) for size in sizes)
-        self._most = most, several, most, max(most, filling)
+        sizes = len(counted), int((counted > 1).sum())
+        most, several = (max(_too_many(size, job.percentile), 1) for size in sizes)
+        self._most = most, several, most
         self._arrival_s: list[float] = load.arrival_s.tolist()
         self._tokens: list[int] = (load.output_tokens - 1).tolist()
-        self._filling, self._started, self._ended = load.filling, 0, 0
+        self._filling, self._started, self._ended = load.filling, load.filling, 0
         self._most_waiting = DEVIATIONS * (len(load) * (job.burstiness**2 + 1)) ** 0.5
-        self._beyond = [0, 0, 0, 0]  # first tokens, other tokens, stays; first tokens of those that fill
+        self._beyond = [0, 0, 0]  # first tokens, other tokens, stays
 
     def too_many(self, seen: Replica) -> bool:
         """Whether a percentile is beyond its limit whatever the others do.
@@ -235,7 +236,7 @@ class _Late:
                 known_s = min(first_s[at], seen.finish_s[at], clock)
                 if known_s == clock and clock - arrival_s[at] <= ttft_s:
                     break
-                beyond[3 * (at < filling)] += known_s - arrival_s[at] > ttft_s
+                beyond[0] += known_s - arrival_s[at] > ttft_s
                 at += 1
             self._started = at
         if tpot_s < NEVER or stay_s < NEVER:
@@ -247,8 +248,8 @@ class _Late:
                     )
                     beyond[2] += last_s - arrival_s[i] > stay_s
             self._ended = len(seen.finished)
-        first, other, stay, filled = self._most
-        return beyond[0] >= first or beyond[1] >= other or beyond[2] >= stay or beyond[3] >= filled
+        first, other, stay = self._most
+        return beyond[0] >= first or beyond[1] >= other or beyond[2] >= stay
 
 
 def _too_many(count: int, percentile: float) -> int:

@@ -10,12 +10,14 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
-from planner.serving.board import Board
+from planner.serving.board import RESOLUTION, Board
 from planner.serving.closed_pools import certified_closed, search_closed_pools
+from planner.serving.evidence import unmeasured_in
 from planner.serving.fleet import FleetRun, run_closed_unless_late
 from planner.serving.fleet_choice import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import WHOLE, Option, least_latency, with_chunks
+from planner.serving.started import held_by
 
 _NO_BETTER = "bound no better than the best"
 
@@ -30,7 +32,30 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
     stay_s = {i: _least_stay_s(option) for i, option in enumerate(board.options) if option.phase == WHOLE}
     find = _smallest if request.num_gpus is None else _fastest
     best = find(request, board, stay_s)
-    return certified_closed(request, board, best)
+    if best is None or request.num_gpus is None:
+        return certified_closed(request, board, best)
+    roomier = _of_longer_requests(request, board, best)
+    return certified_closed(request, board, roomier, fastest_per_s=best.request_rate_per_s)
+
+
+def _of_longer_requests(request: ServingRequest, board: Board, best: FleetRun) -> FleetRun:
+    """The best run, or one as fast as can be told that takes longer requests, up to the model's context.
+
+    It has no axis beside those of the best that no measured run has.
+    """
+
+    def longest(run: FleetRun) -> int:
+        return held_by(request, run.decode).longest_tokens
+
+    if longest(best) >= request.model.max_sequence_length:
+        return best
+    least_per_s, unmeasured = best.request_rate_per_s * (1 - RESOLUTION), set(unmeasured_in(best))
+    as_fast = [
+        run
+        for run in board.runs.values()
+        if run.request_rate_per_s >= least_per_s and set(unmeasured_in(run)) <= unmeasured
+    ]
+    return max([best, *as_fast], key=lambda run: (longest(run), run.request_rate_per_s))
 
 
 def _remember(board: Board, i: int, run: FleetRun) -> None:

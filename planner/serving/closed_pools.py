@@ -57,14 +57,17 @@ def search_closed_pools(request: ServingRequest, board: Board) -> tuple[FleetRun
 
 
 def certified_closed(
-    request: ServingRequest, board: Board, best: FleetRun | None
+    request: ServingRequest, board: Board, best: FleetRun | None, *, fastest_per_s: float = 0.0
 ) -> tuple[FleetRun, ServingOptimality] | None:
-    """The best fleet of a closed loop with its certificate; None where there is none."""
+    """The best fleet of a closed loop with its certificate; None where there is none.
+
+    `fastest_per_s` is what one serves that was passed over for its longer requests, where that is more.
+    """
     if best is None:
         return None
     sized = request.num_gpus is not None
     value = best.request_rate_per_s if sized else float(best.num_gpus)
-    bound = pools_bound(request, board, value)
+    bound = pools_bound(request, board, max(value, fastest_per_s) if sized else value)
     gap = bound / value - 1 if sized else 1 - bound / value
     return best, ServingOptimality(
         status="best-found" if gap > 0 else "proven",

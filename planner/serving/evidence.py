@@ -6,12 +6,13 @@ is found on the same board, so what was simulated already is not simulated again
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from costmodel.serving.bands import AGGREGATED, DISAGGREGATED, LatencyEvidence, evidence_of, unmeasured_axes
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun
+from planner.serving.replica import WHOLE, Option
 
 
 def fleet_evidence(run: FleetRun) -> LatencyEvidence:
@@ -20,6 +21,13 @@ def fleet_evidence(run: FleetRun) -> LatencyEvidence:
     pools = [pool for pool in (run.decode, run.prefill) if pool is not None]
     evidence = [evidence_of(pool.deployment, mode) for pool in pools]
     return max(evidence, key=lambda behind: (len(behind.not_measured), -behind.rows))
+
+
+def runs_behind(options: Iterable[Option]) -> int:
+    """Measured runs behind workers: those of the pool of which the fewest were measured."""
+    pools = tuple(options)
+    mode = AGGREGATED if all(pool.phase == WHOLE for pool in pools) else DISAGGREGATED
+    return min(evidence_of(pool.deployment, mode).rows for pool in pools)
 
 
 def is_measured(run: FleetRun) -> bool:

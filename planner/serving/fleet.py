@@ -23,8 +23,8 @@ from costmodel.serving.simulation.disaggregated import (
 )
 from costmodel.serving.simulation.load import Load, thin
 from costmodel.serving.simulation.prefix_cache import Hits, prefix_hits, routed
-from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
-from planner.serving.backlog import keeps_up
+from costmodel.serving.simulation.simulator import Simulation, admissions, simulate, simulate_apart
+from planner.serving.backlog import admissions_of, keeps_up
 from planner.serving.capacity import (
     Loops,
     after_warm_up,
@@ -130,9 +130,11 @@ def run_fleet(
         if hits is not None and trace is not None:
             load = routed(trace, hits, s_per_host_token=_read_s(option))
             serve = partial(simulate_apart, option.times, option.rules, replicas=count)
+            admitted = admissions_of(serve)
         else:
             load = thin(trace, count) if trace is not None else load_at(option, rate / count, seed=seed)
             serve = partial(simulate, option.times, option.rules)
+            admitted = partial(admissions, option.times, option.rules)
         simulation = serve(load)
         return FleetRun(
             selection=selection,
@@ -143,7 +145,7 @@ def run_fleet(
             simulation=simulation,
             request_rate_per_s=rate,
             limits=broken_limits(option, simulation),
-            keeps_up=partial(keeps_up, load, simulation, serve),
+            keeps_up=partial(keeps_up, load, simulation, admitted),
             hits=hits,
         )
     (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
@@ -177,7 +179,7 @@ def run_pools(
         simulation=simulation,
         request_rate_per_s=rate,
         limits=broken_limits(replace(decode, phase=WHOLE), simulation),
-        keeps_up=partial(keeps_up, load, simulation, serve),
+        keeps_up=partial(keeps_up, load, simulation, admissions_of(serve)),
         hits=hits,
     )
 

@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.serving.deployment import Weights, weight_bytes
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import Deployment, Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
+from costmodel.serving.formats import format_of, is_sure, serves_format
+from costmodel.serving.held import HeldCache, held_cache
 from planner.serving.plan import ServingInfeasible, ServingRequest
-from planner.serving.replica import OUT_OF_MEMORY, WHOLE, Rejected, holds_requests, token_budgets
+from planner.serving.replica import (
+    OUT_OF_MEMORY,
+    WHOLE,
+    Rejected,
+    holds_requests,
+    longest_drawn,
+    token_budgets,
+)
 from planner.serving.space import deployment_of, layouts_of
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import capability, generation_of
 from topology.hardware.gpu import Gpu
 
 NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
@@ -81,20 +90,52 @@ def _cannot(request: ServingRequest, reasons: Sequence[str]) -> ServingInfeasibl
 
 
 def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
-    """The model does not fit."""
+    """The model does not fit: what the layout with the most room holds, beside what one request needs."""
     job = request.job
     size = _size(request, hierarchy)
-    memory = format_bytes(hierarchy.gpu.memory_bytes)
     inputs, outputs = job.input_tokens_p99 or job.input_tokens, job.output_tokens_p99 or job.output_tokens
-    longest = f"{inputs:,} + {outputs:,}"
-    tail = job.input_tokens_p99 is not None or job.output_tokens_p99 is not None
-    means = f" (one in a hundred; the mean is {job.input_tokens:,} + {job.output_tokens:,})" if tail else ""
+    longest, drawn = f"{inputs:,} + {outputs:,}", longest_drawn(job)
+    tail = drawn > job.input_tokens + job.output_tokens
+    mean = f"{job.input_tokens:,} + {job.output_tokens:,}"
+    means = f" (one in a hundred; the mean is {mean}, the longest {drawn:,})" if tail else ""
+    layout, held = _roomiest(request, hierarchy)
+    memory = format_bytes(hierarchy.gpu.memory_bytes)
+    weights, room = format_bytes(held.weights_bytes), format_bytes(held.weights_bytes + held.cache_bytes)
+    left = f"{held.cache_tokens:,} tokens of cache" if held.cache_bytes > 0 else "no cache"
     return ServingInfeasible(
         what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
-        cause=f"no layout leaves room for two requests of {longest} tokens{means} in {memory} each",
+        cause=f"{layout} has the most room: weights {weights} a GPU, where {request.engine} has {room} of "
+        f"{memory} for them and the cache; {left}, where one request has {longest} tokens{means}",
         fix=f"use more or larger GPUs{_roomier(request, hierarchy)}",
-        out_of_memory=True,
+        held=held,
+        starts=held.longest_tokens >= inputs + outputs,
     )
+
+
+def _roomiest(request: ServingRequest, hierarchy: Hierarchy) -> tuple[str, HeldCache]:
+    """The layout whose attention ranks hold most when each runs one request, and what a GPU holds then."""
+
+    def held(deployment: Deployment) -> HeldCache:
+        return held_cache(
+            deployment,
+            token_budget=min(token_budgets(deployment, request.job, WHOLE)),
+            max_batch=deployment.layout.attention_dp,
+            longest=request.length_limit or request.model.max_sequence_length,
+            shortens=request.length_limit is None,
+        )
+
+    each = [
+        (f"{layout.label} {weights}" if len(request.weights) > 1 else layout.label, held(deployment))
+        for layout in layouts_of(request, hierarchy)
+        for weights in request.weights
+        for deployment in [deployment_of(request, hierarchy, weights, layout)]
+    ]
+
+    def room(layout: tuple[str, HeldCache]) -> tuple[float, ...]:
+        held = layout[1]
+        return held.longest_tokens, held.cache_tokens, held.cache_bytes
+
+    return max(each, key=room)
 
 
 ROOMIER: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -106,7 +147,7 @@ ROOMIER: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def _roomier(request: ServingRequest, hierarchy: Hierarchy) -> str:
-    """The fewest flags with which some layout of the same weights holds the requests; "" where none do."""
+    """The fewest flags with which some layout of the same weights holds a request; "" where none do."""
     for flags, changed in ROOMIER:
         job = request.job
         if changed.items() <= {"kv_dtype": job.kv_dtype, "memory_fraction": job.memory_fraction}.items():
@@ -128,7 +169,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         for weights in NARROWER
         if weight_bytes(weights) < least
         and (weights != "fp4" or "fp4" in hierarchy.gpu.peak_flop_per_s)
-        and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights)
+        and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights, request.model)
         and any(
             holds_requests(deployment, request.job, min(token_budgets(deployment, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
@@ -136,30 +177,25 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
     )
 
 
-def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
-    """Whether an engine serves weights of this format on the GPU.
+def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights, model: ModelSpec | None = None) -> bool:
+    """Whether an engine serves weights of this format on the GPU, of a model or of any without experts.
 
-    Integers are weights alone, and so are four-bit floats where a GPU lacks them; eight-bit floats must be
-    multiplied as such, or widened by the engine.
+    Integers are weights alone; floats must be multiplied as such, or widened by the engine.
     """
-    generation, first = generation_of(gpu), engine.widens_fp8_from
-    widened = bool(first) and generation.maker == "nvidia" and generation.capability >= capability(first)
-    return weights != "fp8" or "fp8" in gpu.peak_flop_per_s or widened
+    name, experts = format_of(weights, model, gpu), model is not None and model.is_moe
+    return serves_format(engine.name, gpu, name, experts=experts) and is_sure(engine.name, gpu, name)
 
 
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:
     """Every layout that fits breaks a limit when empty; the limits they break are named."""
-    job = request.job
     size = _size(request, hierarchy)
     pairs = [(option.best_ttft_s or 0.0, option.best_tpot_s or 0.0) for option in slow]
     ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
-    whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)
     broken = sorted({_FLAGS[option.reason] for option in slow})
-    end_to_end = f", end to end {format_seconds(whole)}" if "--e2e" in broken else ""
-    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}{end_to_end}"
+    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}"
     return ServingInfeasible(
         what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
-        cause=f"best achievable: {best}",
+        cause=f"bounds that no layout is below: {best}",
         fix=f"relax {' or '.join(broken)}, shorten the prompt, or use faster GPUs or fewer bits",
         best_ttft_s=ttft,
         best_tpot_s=tpot,

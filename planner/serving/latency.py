@@ -61,7 +61,7 @@ class LeastLatency:
         """
         times, outputs = self.times, self._output
         slowest = float(times.linear.max()) + max(max(row) for row in times.prefill_attention.seconds)
-        late = times.response_s + (times.stages - 1) * slowest
+        late = times.response_s + times.passing * slowest
         return max(self._decode_s(outputs, lag=int(self.lagged)) - late, 0.0) / max(outputs - 1, 1)
 
     @property
@@ -113,7 +113,7 @@ class LeastLatency:
     @property
     def _stages_s(self) -> float:
         """Least seconds of a prompt's last chunk in the stages after the first."""
-        return (self.times.stages - 1) * float(self.times.least_linear[1])
+        return self.times.passing * float(self.times.least_linear[1])
 
     def _decode_s(self, outputs: float, *, lag: int) -> float:
         """Least seconds between first and last token, `lag` steps of them not seen."""

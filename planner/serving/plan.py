@@ -16,6 +16,7 @@ from costmodel.job import ServingJob
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
+from costmodel.serving.held import HeldCache
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Router
 from planner.serving.trade_offs import FrontierPoint, LimitRelaxed
@@ -43,9 +44,11 @@ class ServingRequest:
     and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp, ep or dcp. `level` is
     that of the user's own server (`plan calibrate`). `offer` is the machine that is rented as a whole, at the
     price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
-    one. `spare` more workers of each pool are had, so that the limits hold with as many lost. A `router` of
-    some policy has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's
-    hosts; "" sends requests by turns, and every prompt is computed in full.
+    one. A fleet of a given size is rented in any of `offers`. GPUs that are `owned` are all paid for. `spare`
+    more workers of each pool are had, so that the limits hold with as many lost. A `router` of some policy
+    has the caches that a trace's prompts meet counted, with `host_cache_bytes` of each replica's hosts; ""
+    sends requests by turns, and every prompt is computed in full. `node_gpus` are the kinds of all GPUs, node
+    by node, where a cluster has several; `gpu` is then the one that all are at least.
     """
 
     model: ModelSpec
@@ -60,9 +63,12 @@ class ServingRequest:
     usd_per_gpu_hour: float | None = None
     level: ServingLevel | None = None
     offer: Offer | None = None
+    offers: tuple[Offer, ...] = ()
+    owned: bool = False
     spare: int = 0
     router: Router = ""
     host_cache_bytes: float = 0.0
+    node_gpus: tuple[str, ...] = ()
 
     @property
     def longest(self) -> int:
@@ -279,11 +285,11 @@ class ServingAlternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaringFleet:
-    """The fleet that is best by the predictions alone, beside a plan that keeps every limit more surely.
+    """A fleet beside a plan: the one that is best by the predictions alone, or one that is surer and dear.
 
     `chance` is that with which it keeps the tightest limit, and none of its `rows` measured runs has what is
     `not_measured`. `saved` is the share of the bill (of the GPUs where there is none) that it saves, or of a
-    fleet of a given size the share of requests that it serves more.
+    fleet of a given size the share of requests that it serves more; it is negative of a dearer fleet.
     """
 
     label: str
@@ -354,7 +360,8 @@ class ServingPlan:
     """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs.
 
     `sensitivity` has every limit that was relaxed, `frontier` the replicas of its GPU kind that none
-    dominates, the fastest for a user first; None where it was not asked for.
+    dominates, the fastest for a user first; None where it was not asked for. `surer` are fleets that keep
+    the limits with a higher chance at more than a proposal is worth, the cheapest first.
     """
 
     request: ServingRequest
@@ -374,6 +381,7 @@ class ServingPlan:
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
     daring: DaringFleet | None = None
+    surer: tuple[DaringFleet, ...] = ()
     rental: Rental | None = None
     search_time_s: float
     commands: Mapping[str, str] | None = None
@@ -383,8 +391,17 @@ class ServingPlan:
 
     def __repr__(self) -> str:
         """The fleet in one line: the model, the GPUs and how they are split."""
-        gpus = f"{self.num_gpus} × {self.request.gpu}"
+        gpus = self.gpus_in_words
         return f"ServingPlan({self.request.model.name} on {gpus}: {self.label}, {self.certainty})"
+
+    @property
+    def gpus_in_words(self) -> str:
+        """How many GPUs of which kinds."""
+        kinds = self.decode.layout.gpus
+        if not kinds:
+            return f"{self.num_gpus} × {self.request.gpu}"
+        each = self.decode.workers * self.decode.layout.stage_gpus
+        return " + ".join(f"{each * kinds.count(kind)} × {kind}" for kind in dict.fromkeys(kinds))
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""
@@ -446,8 +463,10 @@ class ServingPlan:
 class ServingInfeasible:
     """No fleet meets the limits.
 
-    What stands in the way, the best that is achievable, and which limit to relax; `out_of_memory` where the
-    weights leave a cache no room.
+    What stands in the way, the best that is achievable, and which limit to relax. Where memory does, `held`
+    is what a GPU of the layout with the most room holds, and `starts` whether that takes a request as long
+    as those asked for: then only the longest that are drawn are beyond its cache. A capacity that no fleet
+    was seen to serve is a bound.
     """
 
     what: str
@@ -456,12 +475,19 @@ class ServingInfeasible:
     best_ttft_s: float | None = None
     best_tpot_s: float | None = None
     capacity_requests_per_s: float | None = None
-    out_of_memory: bool = False
+    capacity_is_served: bool = False
+    held: HeldCache | None = None
+    starts: bool = False
 
 
-def keys_of_refusal(none: ServingInfeasible) -> dict[str, Any]:
-    """What tools read of a server that does not start for want of memory."""
-    return {**dict.fromkeys(START_KEYS), "starts": False, "why": f"{none.what}: {none.cause}"}
+def keys_of_refusal(none: ServingInfeasible, held: HeldCache) -> dict[str, Any]:
+    """What tools read of servers of which none has the memory that is asked: the one with the most room."""
+    why = f"{none.what}: {none.cause}"
+    return {
+        "starts": none.starts,
+        "why": why,
+        **_memory_keys(held.weights_bytes, max(held.cache_tokens, 0), held.longest_tokens),
+    }
 
 
 def serving_to_json(plan: ServingPlan) -> str:
@@ -479,14 +505,14 @@ START_KEYS = (
 def start_keys(plan: ServingPlan) -> dict[str, Any]:
     """What a worker that decodes prints as it starts: its longest request is what its cache holds (auto)."""
     pool = plan.decode
-    return {
-        "starts": True,
-        "why": "",
-        "weights_gib_per_gpu": pool.memory.weights_bytes / GIB,
-        "kv_cache_tokens": pool.cache_tokens,
-        "longest_context": pool.longest_context,
-        "max_concurrency": pool.cache_tokens / max(pool.longest_context, 1),
-    }
+    held = _memory_keys(pool.memory.weights_bytes, pool.cache_tokens, pool.longest_context)
+    return {"starts": True, "why": "", **held}
+
+
+def _memory_keys(weights_bytes: float, cache_tokens: int, longest: int) -> dict[str, float]:
+    """The memory of one server under its keys."""
+    concurrency = cache_tokens / max(longest, 1)
+    return dict(zip(START_KEYS[2:], (weights_bytes / GIB, cache_tokens, longest, concurrency), strict=True))
 
 
 def is_serving_plan(text: str) -> bool:

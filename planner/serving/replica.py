@@ -22,7 +22,7 @@ from costmodel.serving.deployment import Deployment
 from costmodel.serving.engine import ServingStack, scheduler_default
 from costmodel.serving.held import most_requests, sampled_requests
 from costmodel.serving.memory import kv_capacity_tokens
-from costmodel.serving.simulation.load import lognormal_parameters
+from costmodel.serving.simulation.load import Lengths, lognormal_parameters
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
@@ -92,14 +92,11 @@ def build_option(
     if phase == PROMPT_ONLY:
         job = before_handing_over(job, deployment.stack.transfer_s)
     context = job.input_tokens + job.output_tokens
-    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    budgets, most_batch = token_budgets(deployment, job, phase), most_requests(deployment)
-    capacities = [
-        kv_capacity_tokens(deployment, token_budget=budget, max_batch=most_batch, context=context)
-        for budget in budgets
-    ]
-    if not holds_requests(deployment, job, min(budgets)):
+    budgets = token_budgets(deployment, job, phase)
+    most_batch = _most_sampled(deployment, job, min(budgets))
+    if not most_batch:
         return Rejected(reason=OUT_OF_MEMORY)
+    capacities = [_started_tokens(deployment, job, budget, most_batch) for budget in budgets]
     batch = int(max(min(max(capacities) // context, most_batch), deployment.layout.attention_dp))
     tables = {} if tables is None else tables
     if batch not in tables or len(tables[batch].linear_s) <= max(budgets):
@@ -121,13 +118,14 @@ def build_option(
             deployment.stack,
             budget,
             most,
-            _started_tokens(deployment, job, budget, most),
+            capacity,
             phase=phase,
             balance_steps=steps,
         )
-        for budget, capacity in zip(budgets, capacities, strict=True)
+        for budget in budgets
+        for capacity in [_started_tokens(deployment, job, budget, most)]
         for steps in balances(deployment, phase)
-        if capacity >= 2 * longest + deployment.stack.kv_block_tokens
+        if _holds(deployment, job, capacity)
     )
     return Option(
         deployment=deployment,
@@ -204,7 +202,7 @@ def started_option(
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     capacity = _started_tokens(deployment, job, budget, sampled)
-    if capacity < longest + stack.kv_block_tokens:
+    if capacity // ranks < longest + stack.kv_block_tokens:
         return Rejected(reason=OUT_OF_MEMORY)
     most = int(max(min(capacity // context, batch), ranks))
     rules = _scheduler(stack, budget, most, capacity, phase=phase, balance_steps=balance_steps)
@@ -230,15 +228,46 @@ def started_option(
 
 
 def holds_requests(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
-    """Whether the cache that the weights leave holds two of the longest requests."""
-    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    capacity = kv_capacity_tokens(
-        deployment,
-        token_budget=token_budget,
-        max_batch=most_requests(deployment),
-        context=job.input_tokens + job.output_tokens,
-    )
-    return capacity >= 2 * longest + deployment.stack.kv_block_tokens
+    """Whether the cache that the weights leave an attention rank holds the longest request that is drawn."""
+    return _most_sampled(deployment, job, token_budget) > 0
+
+
+def _most_sampled(deployment: Deployment, job: ServingJob, token_budget: int) -> int:
+    """Most requests that a replica may be told to run whose cache then holds the longest one; 0 if none.
+
+    The more it may run, the more memory its engine keeps to sample them. Every attention rank runs as many.
+    """
+
+    def holds(each: int) -> bool:
+        return _holds(deployment, job, _started_tokens(deployment, job, token_budget, each * ranks))
+
+    ranks = deployment.layout.attention_dp
+    most = most_requests(deployment) // ranks
+    if holds(most):
+        return most * ranks
+    held, beyond = 0, most
+    while beyond - held > 1:
+        middle = (held + beyond) // 2 if held else 1
+        held, beyond = (middle, beyond) if holds(middle) else (held, middle)
+    return held * ranks
+
+
+def longest_drawn(job: ServingJob) -> int:
+    """Tokens of the longest request that a load of this job has.
+
+    >>> job = ServingJob(input_tokens=2000, output_tokens=500)
+    >>> longest_drawn(job), longest_drawn(replace(job, input_tokens_p99=8000))
+    (2500, 16500)
+    """
+    inputs = Lengths(mean=job.input_tokens, p99=job.input_tokens_p99)
+    outputs = Lengths(mean=job.output_tokens, p99=job.output_tokens_p99)
+    return int(inputs.longest + outputs.longest)
+
+
+def _holds(deployment: Deployment, job: ServingJob, capacity_tokens: int) -> bool:
+    """Whether each attention rank's part of a cache holds the longest request, and a block more."""
+    rank_tokens = capacity_tokens // deployment.layout.attention_dp
+    return rank_tokens >= longest_drawn(job) + deployment.stack.kv_block_tokens
 
 
 def token_budgets(deployment: Deployment, job: ServingJob, phase: str) -> tuple[int, ...]:
@@ -351,8 +380,7 @@ def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected 
         reason = "time per output token"
     if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
         reason = "time to first token"
-    best_tpot = fastest_tpot_s(least.times, job.input_tokens + job.output_tokens)
-    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=best_tpot) if reason else None
+    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=tpot) if reason else None
 
 
 def balances(deployment: Deployment, phase: str) -> tuple[int, ...]:
@@ -392,11 +420,6 @@ def _scheduler(
 def with_chunks(option: Option) -> tuple[Option, ...]:
     """The option under each of its schedulers, the engine's default first."""
     return tuple(replace(option, rules=rules) for rules in option.schedulers)
-
-
-def fastest_tpot_s(times: StepTimes, context: int) -> float:
-    """Least time per output token: a batch of one."""
-    return times.decode_s(1, context) / times.tokens_per_step
 
 
 def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:

@@ -15,9 +15,12 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.deployment import Weights
+from costmodel.serving.deployment import Weights, cache_dtype_of
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
+from costmodel.serving.formats import format_of, starts_on
 from costmodel.serving.simulation.load import Load
 from planner.serving.alternatives import runners_up, surest
 from planner.serving.answer import plan_of_fleet
@@ -47,7 +50,7 @@ from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPl
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
 from topology.base.errors import InputError
-from topology.base.units import three_digits
+from topology.base.units import format_seconds, three_digits
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
@@ -64,7 +67,7 @@ def search_serving(
     board = enumerate_options(cal, request, hierarchy)
     best = best_run(request, board, trace)
     if best is None:
-        missed = miss(cal, request, hierarchy, board, trace)
+        missed = with_empty_server(cal, miss(cal, request, hierarchy, board, trace), request, hierarchy)
         return replace(missed, fix=", or ".join([missed.fix, *ways_out(cal, request, hierarchy, trace)]))
     return finished_plan(cal, request, hierarchy, board, best, trace, started)
 
@@ -165,6 +168,38 @@ def miss(
     return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
 
 
+def with_empty_server(
+    cal: Calibration, missed: ServingInfeasible, request: ServingRequest, hierarchy: Hierarchy
+) -> ServingInfeasible:
+    """The miss with what a request alone is simulated to meet, where limits are in the way."""
+    job = request.job
+    limits = (job.ttft_s, job.tpot_s, job.end_to_end_s)
+    if missed.held is not None or missed.capacity_is_served or all(limit is None for limit in limits):
+        return missed
+    if "aggregated" not in request.modes:
+        return missed
+    alone = replace(job, ttft_s=None, tpot_s=None, end_to_end_s=None, request_rate_per_s=None, concurrency=1)
+    gpus = request.num_gpus or hierarchy.gpus_per_host
+    free = replace(request, job=alone, num_gpus=gpus, modes=("aggregated",), spare=0)
+    best = best_run(free, enumerate_options(cal, free, hierarchy))
+    if best is None:
+        return missed
+    run, share = best[0], job.percentile
+    first, whole = (
+        (float(np.median(times)), float(np.percentile(times, share)))
+        for times in (run.simulation.ttft_s, run.simulation.end_to_end_s)
+    )
+    words = f"first token {format_seconds(first[0])}, at p{share:g} {format_seconds(first[1])}"
+    if job.output_tokens > 1:
+        each_s = run.simulation.tpot_s[~np.isnan(run.simulation.tpot_s)]
+        words += f"; each further one {format_seconds(float(np.median(each_s)))}"
+    if job.end_to_end_s is not None:
+        words += f"; the whole {format_seconds(whole[0])}, at p{share:g} {format_seconds(whole[1])}"
+    return replace(
+        missed, cause=f"{missed.cause}; alone on {fleet_label(run)} a request is simulated to have {words}"
+    )
+
+
 def check_request(request: ServingRequest, gpu: Gpu) -> None:
     """Refuse lengths beyond the context, loads that are none, and precisions the GPU lacks."""
     job, model = request.job, request.model
@@ -190,20 +225,36 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             cause=f"its GPUs are of {', '.join(engine.makers)}, this one is of {generation_of(gpu).maker}",
             fix=f"use {instead or 'another engine, '}or another GPU",
         )
+    if not starts_on(engine, gpu):
+        raise InputError(
+            what=f"{engine.name} does not run on {gpu.name}",
+            cause=f"it needs compute capability {engine.least_capability}, and {gpu.name} has "
+            f"{generation_of(gpu).compute_capability}",
+            fix=f"use {instead or 'another engine, '}or another GPU",
+        )
+    only = cache_dtype_of(engine, model, maker=generation_of(gpu).maker)
+    if only is not None and job.kv_dtype != only:
+        raise InputError(
+            what=f"{engine.name} keeps the cache of {model.name} in {only} on {gpu.name}",
+            cause=f"--kv {job.kv_dtype}: its layers of compressed keys take no other format there",
+            fix=f"leave --kv out, or give --kv {only}",
+        )
     for weights in request.weights:
-        if not serves_weights(engine, gpu, weights):
+        if not serves_weights(engine, gpu, weights, model):
+            name = format_of(weights, model, gpu)
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
-                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in fp8, "
-                f"and {engine.name} does not widen fp8 weights there",
+                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in {name}, "
+                f"and {engine.name} does not widen {name} weights there",
                 fix=f"use {instead}weights of another format, or another GPU",
             )
 
 
 def _runs(engine: ServingStack, gpu: Gpu, request: ServingRequest) -> bool:
     """Whether an engine runs on the GPU and serves all weights of a request there."""
-    made = generation_of(gpu).maker in engine.makers
-    return made and all(serves_weights(engine, gpu, weights) for weights in request.weights)
+    return starts_on(engine, gpu) and all(
+        serves_weights(engine, gpu, weights, request.model) for weights in request.weights
+    )
 
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
@@ -362,7 +413,8 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
     else:
         capacity, measured = _ceiling_per_s(request, board)
         most = f"{'' if measured else 'at most '}{capacity:.3g} requests/s"
-        cause = f"their capacity within the limits is {most}"
+        bound = "" if measured else ", a bound: nothing was seen to serve it"
+        cause = f"their capacity within the limits is {most}{bound}"
         if capacity and not job.request_rate_per_s and not job.concurrency:  # else it would be the answer
             cause = f"each worker alone carries its part of {most}; together they keep the limits at no load"
     size = f"{request.num_gpus}" if request.num_gpus else f"up to {board.most_gpus}"
@@ -378,6 +430,7 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
         cause=cause,
         fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
         capacity_requests_per_s=capacity,
+        capacity_is_served=fastest is not None,
     )
 
 

@@ -9,15 +9,19 @@ expert parallelism go together and only for mixtures of experts, where whole att
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.parallel.divisions import EXPERTS, HEADS
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
-from costmodel.serving.engine import serving_stack
+from costmodel.serving.engine import scheduler_default, serving_stack
+from costmodel.serving.held import most_requests
 from costmodel.serving.levels import at_levels
+from costmodel.serving.partition import roomiest_layers
 from planner.serving.plan import ServingRequest
+from topology.catalog import gpus
 from topology.fabric.hierarchy import Hierarchy
 
 PIPELINES = (1, 2, 3, 4, 6, 8)
@@ -90,16 +94,83 @@ def layouts_of(
 ) -> tuple[ServingLayout, ...]:
     """The layouts of one replica that are searched for a request, under its pins unless others are given."""
     engine = serving_stack(request.engine)
+    pinned = request.pins if pins is None else pins
     return serving_layouts(
         request.model,
         most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
         domain_gpus=hierarchy.gpus_per_node,
         host_gpus=hierarchy.gpus_per_host,
-        pins=request.pins if pins is None else pins,
+        pins=pinned,
         shares_cache=engine.decode_context_parallel,
         copies_experts=engine.expert_copies,
         splits_ranks=engine.splits_attention_ranks,
+    ) + tuple(
+        layout
+        for layout in _over_kinds(request, hierarchy)
+        if all(getattr(layout, name) == degree for name, degree in (pinned or {}).items())
     )
+
+
+def _over_kinds(request: ServingRequest, hierarchy: Hierarchy) -> Iterator[ServingLayout]:
+    """One pipeline over all GPUs of a cluster of several kinds, its stages in the order of the nodes.
+
+    With the layers that hold most tokens, and with layers in proportion to what the GPUs read a second.
+    """
+    kinds, model = request.node_gpus, request.model
+    if request.engine not in STAGED or not kinds:
+        return
+    runs = [len(list(run)) for _, run in groupby(kinds)]
+    for tp in _tensor_degrees(model, min(runs)):
+        stages = kinds[::tp]
+        if any(run % tp for run in runs) or not 1 < len(stages) <= min(max(PIPELINES), model.num_layers):
+            continue
+        layout = ServingLayout(tp=tp, pp=len(stages), gpus=stages)
+        rates = [gpus()[kind].memory_bandwidth_bytes_per_s for kind in stages]
+        deployment = deployment_of(request, hierarchy, request.weights[0], layout)
+        step = scheduler_default(deployment.stack, hierarchy.gpu).token_budget
+        roomy = roomiest_layers(deployment, token_budget=step, max_batch=most_requests(deployment))
+        fast = _in_proportion(rates, model.num_layers)
+        yield from (replace(layout, layers=layers) for layers in _between(roomy, fast))
+
+
+def _between(roomy: tuple[int, ...], fast: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Both splits of the layers; of two stages all between them, too, and the next on either side.
+
+    >>> _between((15, 33), (17, 31))
+    ((14, 34), (15, 33), (16, 32), (17, 31), (18, 30))
+    """
+    if len(fast) != STAGES_SPLIT_ANYHOW or not roomy:
+        return tuple(layers for layers in dict.fromkeys((roomy, fast)) if layers)
+    total, ends = sum(fast), sorted((roomy[0], fast[0]))
+    return tuple(
+        (layers, total - layers) for layers in range(max(ends[0] - 1, 1), min(ends[1] + 1, total - 1) + 1)
+    )
+
+
+STAGES_SPLIT_ANYHOW = 2
+STAGED = {"vllm": "VLLM_PP_LAYER_PARTITION", "sglang": "SGLANG_PP_LAYER_PARTITION"}
+"""Variables with the layers of every pipeline stage, in commas, of the engines that have one."""
+
+
+def partition_words(engine: str, layers: tuple[int, ...]) -> str:
+    """The variable that gives stages these layers.
+
+    >>> partition_words("vllm", (16, 32))
+    'VLLM_PP_LAYER_PARTITION=16,32'
+    """
+    return f"{STAGED[engine]}={','.join(map(str, layers))}"
+
+
+def _in_proportion(shares: Sequence[float], total: int) -> tuple[int, ...]:
+    """Whole numbers that sum to all, in proportion to shares, at least one each.
+
+    >>> _in_proportion([1.0, 2.0], 48), _in_proportion([1.0, 100.0], 10)
+    ((16, 32), (1, 9))
+    """
+    ends = [round(total * sum(shares[: at + 1]) / sum(shares)) for at in range(len(shares))]
+    ends = [max(end, at + 1) for at, end in enumerate(ends)]
+    ends = [min(end, total - (len(shares) - 1 - at)) for at, end in enumerate(ends)]
+    return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
 
 
 def _expert_ranks(model: ModelSpec, limit: int, domain_gpus: int, *, copied: bool) -> tuple[int, ...]:

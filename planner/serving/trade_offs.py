@@ -12,8 +12,10 @@ class LimitRelaxed:
     """The answer to the same question with one limit relaxed by a step.
 
     `limit` is ttft, tpot, end_to_end or percentile, `asked` and `relaxed` its values in seconds (the
-    percentile in per cent). What is saved is against the plan it stands beside, and negative where the other
-    fleet needs more of it. A fleet of a given size saves nothing and serves `more_requests_per_s` instead.
+    percentile in per cent). Of `lengths`, requests that are all alike, they are tokens: the 99th percentile
+    of prompts and their mean. What is saved is against the plan it stands beside, and negative where the
+    other fleet needs more of it. A fleet of a given size saves nothing and serves `more_requests_per_s`
+    instead.
     """
 
     limit: str

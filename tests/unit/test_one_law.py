@@ -53,6 +53,20 @@ def test_no_other_file_asks_a_law_of_whole_shares() -> None:
     assert elsewhere == []
 
 
+def test_no_file_asks_a_data_sheet_for_one_format() -> None:
+    """`Gpu.peak` says what a GPU computes a format in; a subscript fails where a data sheet lacks it."""
+    asked = [
+        file
+        for file, each in nodes()
+        for node in each
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and isinstance(node.value, ast.Attribute)
+        and node.value.attr in ("peak_flop_per_s", "peak_tflop_per_s")
+    ]
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     ("line", "law"),
     [

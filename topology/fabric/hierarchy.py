@@ -8,7 +8,7 @@ communicates at once, as one program on all GPUs does.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,11 @@ class Hierarchy:
     levels: tuple[Level, ...]
     symmetric: bool = True
     notes: tuple[str, ...] = ()
+
+
+def through_hosts(h: Hierarchy) -> Hierarchy:
+    """The same where no GPU reads another's memory: what they send inside a node passes their host's."""
+    return replace(h, gpu=replace(h.gpu, peer_to_peer=False), scaleup=replace(h.scaleup, kind="pcie"))
 
 
 def members_per_unit(size: Count, stride: Count, unit_gpus: Count) -> Counts:

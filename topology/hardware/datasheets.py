@@ -28,7 +28,7 @@ class GpuSheet:
     """A GPU in data-sheet units; `machine` names the reference machine it is planned in by default.
 
     Of a module whose dies are devices of their own a rank has one: the numbers are that die's, and
-    `module_dies` says how many a module has.
+    `module_dies` says how many a module has. CUDA hands out `cuda_gib` of its memory; 0 where no log says.
     """
 
     name: str
@@ -36,6 +36,7 @@ class GpuSheet:
     architecture: str
     peak_tflop_per_s: Mapping[str, float] = field(hash=False)
     memory_gib: float
+    cuda_gib: float = 0.0
     memory_bandwidth_gb_per_s: float
     tdp_w: float
     scaleup_gb_per_s: float
@@ -249,6 +250,18 @@ def gpu_sheets() -> Mapping[str, GpuSheet]:
     """Return every GPU sheet by name."""
     sheets = structured_entries(_gpu_document(), "gpu", GpuSheet, GPU_FILE, helps=_GPU_HELPS)
     return {sheet.name: sheet for sheet in sheets}
+
+
+def allocatable_bytes(gpu: Gpu) -> float:
+    """Return what CUDA hands out of a GPU's memory: less than `nvidia-smi` reports, by what the driver keeps.
+
+    A GPU of which no log says so, or one that a user describes with less, has what it is said to have.
+
+    >>> round(allocatable_bytes(gpu_sheets()["rtx-4090"].gpu()) / GIB, 2)
+    23.55
+    """
+    sheet = gpu_sheets().get(gpu.name)
+    return min(gpu.memory_bytes, sheet.cuda_gib * GIB) if sheet and sheet.cuda_gib else gpu.memory_bytes
 
 
 def default_gpu() -> str:

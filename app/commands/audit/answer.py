@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from app.errors import FAILED_AUDIT
+from app.errors import BAD_INPUT, FAILED_AUDIT
 from app.reports.answer import Answer, note
 from app.reports.audit.report import audit_answer
 from app.reports.audit.server import server_answer
@@ -95,7 +95,9 @@ def _server_answer(
     _refuse_other_gpus(flags, audit.num_gpus)
     behind = limit is not None and audit.behind_by is not None and audit.behind_by > limit
     answer = server_answer(audit)
-    return replace(answer, exit_code=FAILED_AUDIT) if audit.fits is False or behind else answer
+    if audit.fits is False or behind:
+        return replace(answer, exit_code=FAILED_AUDIT)
+    return answer if audit.answers_anything else replace(answer, exit_code=BAD_INPUT)
 
 
 def _refuse_training(flags: Flags) -> None:

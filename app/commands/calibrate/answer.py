@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.reports.answer import Answer, note
 from app.reports.calibration import calibration_answer
@@ -18,7 +19,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
 from planner.questions.serving.compared import one_of
-from planner.questions.serving.understand import PINS, serving_pins
+from planner.questions.serving.understand import serving_pins
 from topology.base.errors import InputError
 from topology.catalog import gpu_name
 from topology.hardware.datasheets import default_gpu
@@ -72,6 +73,7 @@ def _run(question: CalibrateQuestion, path: Path, figures: Figures) -> ServingRu
         )
     checkpoint_model(model)
     engine, _, version = (question.engine or figures.engine or "vllm").partition("@")
+    degrees: dict[str, Any] = dict(serving_pins(question.settings))
     return ServingRun(
         name=str(path),
         model=model,
@@ -85,9 +87,7 @@ def _run(question: CalibrateQuestion, path: Path, figures: Figures) -> ServingRu
         input_tokens=figures.input_tokens,
         output_tokens=figures.output_tokens,
         concurrency=figures.concurrency,
-        decode=MeasuredPool(
-            layout=ServingLayout(**{**dict.fromkeys(PINS, 1), **serving_pins(question.settings)})
-        ),
+        decode=MeasuredPool(layout=ServingLayout(**degrees)),
         prefill=None,
         ttft_s=figures.ttft_s,
         tpot_s=figures.tpot_s,

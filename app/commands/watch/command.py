@@ -51,7 +51,8 @@ def command(
 ) -> int:
     """Hold a running job against its plan: useful share so far, days left with their band, what is off.
 
-    Reads the metrics of plan run and the step lines of any engine that plan audit reads.
+    Reads the metrics of plan run and the step lines of any engine that plan audit reads. The log of a server
+    (vLLM, SGLang, TensorRT-LLM), with its script, is held against what is predicted under the load it prints.
     """
     if grafana:
         from app.commands.watch.metrics import grafana as dashboard
@@ -73,6 +74,11 @@ def command(
     from app.terminal.progress import lives_on
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
+    if plan is None and prometheus is None and events is None:
+        from app.commands.watch.server import server_watch_answer, watched_as_server
+
+        if (server := watched_as_server(runs)) is not None:
+            return emit(server_watch_answer(server), wanted=output_format, as_json=as_json, output=output)
     read = read_plan(plan or plan_of_run(runs), accept_changes=accept_changes, say=note)
     answer = watch_answer(watched_runs(read, runs, events))
     code = emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -16,7 +16,7 @@ from costmodel.calibration.bench_files import Figures
 from costmodel.serving.simulation.simulator import Simulation
 from planner.audit.serving.audit import LoadAudit, ServingAudit
 from planner.audit.serving.changes import LEAST_GAIN, ServerChange, best_per_s
-from planner.audit.serving.logged import state_of, stopped_by
+from planner.audit.serving.logged import held_by, state_of, stopped_by
 from planner.audit.serving.running import RunningServer
 from planner.audit.serving.start import Start
 from planner.audit.serving.transport import OverTcp
@@ -63,9 +63,11 @@ def _headline(audit: ServingAudit) -> str:
     """What was read, in a line."""
     names = ", ".join(path.rpartition("/")[2] for path in audit.reading.kinds)
     served = audit.reading.served
-    refused = any(start.starts is False for start in audit.starts) or (served is not None and served.stopped)
+    refused = audit.refused or (served is not None and served.stopped)
     does = "does" if audit.prefill is None else "do"
     verdict = f", which {does} not start" if refused else ""
+    if audit.refused and not any(start.starts is False for start in audit.starts):
+        verdict = ", which do not work together"
     if (slow := audit.slowest) is not None and slow.slowness is not None:
         parts = {"requests": "", "token": " per token", "first token": " to the first token"}
         verdict = f", {slow.slowness.times:.2g} times slower{parts[slow.slowness.what]} than it should be"
@@ -75,6 +77,8 @@ def _headline(audit: ServingAudit) -> str:
         verdict = ", overloaded where their caches travel over TCP"
     what = "a server" if audit.prefill is None else "two pools"
     guess = next((start.guess for start in audit.starts if start.guess), "")
+    if not guess and audit.loads and audit.server is not None and not audit.server.knows_gpu:
+        guess = audit.server.gpu  # what its log prints of memory is known, and its times are not
     taken = f", on a guessed {guess} (--gpu)" if guess and not refused else ""
     uncounted = dict.fromkeys(flag for start in audit.starts for flag in start.uncounted)
     if uncounted and not refused:
@@ -97,7 +101,8 @@ def _started(audit: ServingAudit) -> Pairs:
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
         guess = "" if server.knows_gpu else ", which no file names (--gpu)"
-        pairs.append(("on", f"{audit.num_gpus} × {server.gpu}{guess}"))
+        on = server.gpus_in_words if prefill is None else f"{audit.num_gpus} × {server.gpu}"
+        pairs.append(("on", f"{on}{guess}"))
         pairs.append(("model", server.model.name))
     wrongs: list[tuple[str, str]] = []
     for pool, start in zip(("prefill", "decode")[2 - len(audit.starts) :], audit.starts, strict=True):
@@ -107,6 +112,12 @@ def _started(audit: ServingAudit) -> Pairs:
         pairs.append((f"{pool} memory" if apart else "memory", start.words))
         if start.estimate:
             pairs.append(("estimate", start.estimate))
+    wrongs += [
+        ("pools", f"{'' if law.certain else 'they may not work together: '}{law.why}: {law.fix}")
+        for law in audit.broken
+    ]
+    if server is None and (held := held_by(audit.reading.served)):
+        pairs.append(("memory", f"by its log {held}"))
     if server is None and (stopped := stopped_by(audit.reading.served)) is not None:
         pairs[:0] = [("start", f"the server does not start: {stopped[0]}: {stopped[1]}")]
     if state := state_of(audit.reading.served):
@@ -128,6 +139,8 @@ def _carried(load: LoadAudit) -> Iterator[tuple[str, str]]:
         yield "refused", f"{what}: {fix}"
     if load.binds is not None:
         yield "binds", f"{load.binds[0]}: {load.binds[1]}"
+    if running is not None and load.in_step is not None:
+        yield "in step", f"{load.in_step[0]}: {load.in_step[1]}"
     if running is None or not load.load.compares:
         return
     now = running.plan.estimate
@@ -201,7 +214,7 @@ def _slow(audit: ServingAudit, load: LoadAudit) -> str:
     """What was measured beside what is predicted, and where to look."""
     figures, server = load.load.figures, audit.server
     many = f"a burst of {figures.burst}" if figures is not None and figures.burst else _load_words(load)
-    kind = "" if server is None else f" on {server.gpu}"
+    kind = "" if server is None else f" on {' + '.join(server.kinds)}"
     guessed = ", which no file names (--gpu)" if server is not None and not server.knows_gpu else ""
     slow = load.slowness
     if slow is None:
@@ -413,7 +426,7 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         if server is None
         else {
             "model": server.model.name,
-            "gpu": server.gpu,
+            "gpu": ",".join(server.kinds),
             "num_gpus": server.num_gpus,
             "replicas": server.replicas,
             "layout": server.layout.label,
@@ -444,11 +457,24 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         "loads": [_load_record(load) for load in audit.loads],
         "start": None if audit.start is None else _start_record(audit.start),
         **start_keys(audit.start),
+        **_pair_keys(audit),
         "behind_by": audit.behind_by,
         "fits": audit.fits,
         "missing": list(audit.missing),
         "assumed": list(audit.doubts),
     }
+
+
+def _pair_keys(audit: ServingAudit) -> dict[str, Any]:
+    """Why two pools do not serve, where the decode pool alone would start; nothing of one pool."""
+    if audit.prefill_start is None or audit.start is None or audit.start.starts is False:
+        return {}
+    if audit.prefill_start.starts is False:
+        return {"starts": False, "why": audit.prefill_start.why}
+    law = next((law for law in audit.broken if law.certain), None)
+    if law is not None:
+        return {"starts": False, "why": law.why}
+    return {} if audit.prefill_start.starts else {"starts": None, "why": audit.prefill_start.why}
 
 
 def start_keys(start: Start | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.quantities import format_usd
 from app.reports.answer import Facts
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, PoolPlan, ServingPlan
+from planner.serving.plan import Percentiles, ServingPlan
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
@@ -20,12 +20,13 @@ def brief_of_fleet(plan: ServingPlan) -> Facts:
         ("latency", _latency(plan)),
         ("limits", _limits(plan)),
         ("load", _load(plan)),
-        ("memory", _memory(plan.decode)),
+        ("memory", _memory(plan)),
         ("money", _money(plan)),
         ("proof", f"{plan.certainty}, {counted(plan.optimality.enumerated, 'option')}"),
         ("evidence", plan.measured),
         ("measured", _as_measured(plan)),
         ("daring", _daring(plan)),
+        ("surer", fleets_surer(plan)),
         ("more", "--full (commands, other fleets, percentiles) · --save-dir DIR"),
     ]
     return Facts(title="", pairs=tuple((name, text) for name, text in pairs if text))
@@ -78,12 +79,14 @@ def _load(plan: ServingPlan) -> str:
     return f"{words}; at {failed}/s {breaks(headroom.broken, plan.request.job.percentile)}"
 
 
-def _memory(pool: PoolPlan) -> str:
-    """What the fullest GPU holds."""
-    memory = pool.memory
-    return (
-        f"weights {format_bytes(memory.weights_bytes)}, KV cache {format_bytes(memory.kv_cache_bytes)} a GPU"
-    )
+def _memory(plan: ServingPlan) -> str:
+    """What the fullest GPU holds, and the longest request where that is less than the model's context."""
+    pool, whole = plan.decode, plan.request.model.max_sequence_length
+    weights, cache = format_bytes(pool.memory.weights_bytes), format_bytes(pool.memory.kv_cache_bytes)
+    words = f"weights {weights}, KV cache {cache} a GPU"
+    if plan.request.length_limit is None and 0 < pool.longest_context < whole:
+        words += f"; requests of up to {pool.longest_context:,} tokens of the model's {whole:,}"
+    return words
 
 
 def _money(plan: ServingPlan) -> str:
@@ -99,7 +102,8 @@ def _money(plan: ServingPlan) -> str:
             estimate.usd_per_million_output_tokens,
         )
     )
-    on = ""
+    gpus = plan.request.num_gpus if plan.request.owned else None
+    on = f" (your {gpus} GPUs, {plan.idle_gpus} idle)" if gpus and plan.idle_gpus else ""
     if rental is not None:
         idle = f", {counted(rental.idle_gpus, 'GPU')} idle" if rental.idle_gpus else ""
         on = f" ({rental.machines} × {rental.offer.machine}{idle}, {rental.offer.as_of})"
@@ -124,3 +128,13 @@ def _daring(plan: ServingPlan) -> str:
     limits = f", chance of limits {format_chance(other.chance)}" if plan.estimate.limits else ""
     runs = counted(other.rows, "measured run")
     return f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu} {gain}; {runs}{limits}"
+
+
+def fleets_surer(plan: ServingPlan) -> str:
+    """What a higher chance of keeping the limits costs, where that is more than is proposed; "" elsewhere."""
+    rungs = []
+    for other in plan.surer:
+        usd = f" at {format_usd(other.usd_per_hour)} an hour" if other.usd_per_hour is not None else ""
+        fleet = f"{other.label} in {other.weights} on {other.num_gpus} × {other.gpu}"
+        rungs.append(f"{format_chance(other.chance)}: {fleet}{usd}")
+    return "; ".join(rungs)

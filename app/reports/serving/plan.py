@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
-from app.reports.serving.brief import brief_of_fleet
+from app.reports.serving.brief import brief_of_fleet, fleets_surer
 from app.reports.trade_offs.compared import comparison_table
 from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.fleet import LOADS
 from planner.serving.headroom import breaks
 from planner.serving.plan import (
+    ROUNDING,
     SURE,
     Percentiles,
     PoolPlan,
@@ -54,7 +55,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
 def fleet_headline(plan: ServingPlan) -> str:
     """The plan in one line."""
     return (
-        f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "
+        f"{plan.request.model.name} on {plan.gpus_in_words}: {plan.label} in {plan.weights}, "
         f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.certainty}"
         f"{_doubt(plan)}"
     )
@@ -189,9 +190,14 @@ def _chance(plan: ServingPlan) -> list[tuple[str, str]]:
     pairs = []
     if plan.estimate.limits:
         among = f" of up to {plan.request.num_gpus} GPUs" if plan.request.num_gpus else ""
-        short = f": short of {format_chance(SURE)}, which no measured fleet{among} reaches"
-        short = "" if plan.is_sure else short
+        reached = any(other.chance >= SURE - ROUNDING for other in plan.surer)
+        why = (
+            "costs more than twice the best by prediction" if reached else f"no measured fleet{among} reaches"
+        )
+        short = "" if plan.is_sure else f": short of {format_chance(SURE)}, which {why}"
         pairs.append(("chance of limits", f"{format_chance(plan.chance)}{short}"))
+    if plan.surer:
+        pairs.append(("surer", fleets_surer(plan)))
     return pairs
 
 

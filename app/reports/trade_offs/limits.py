@@ -26,8 +26,8 @@ def sensitivity_table(plan: ServingPlan) -> Table:
     )
     same = [_instead(relaxed) for relaxed in tried if not relaxed.changes]
     return Table(
-        title="Sensitivity to limits",
-        columns=("one limit relaxed", "GPUs", "layout", "gains"),
+        title="Sensitivity to limits and lengths",
+        columns=("one thing relaxed", "GPUs", "layout", "gains"),
         rows=rows,
         align="lrll",
         note=f"the same answer with {', or '.join(same)}" if same else "",
@@ -38,6 +38,11 @@ def _instead(relaxed: LimitRelaxed) -> str:
     """The step in words, such as p95 instead of p99."""
     if relaxed.limit == "percentile":
         return f"p{relaxed.relaxed:g} instead of p{relaxed.asked:g}"
+    if relaxed.limit == "lengths":
+        tail = (
+            f"prompts of {relaxed.asked:,.0f} tokens at p99" if relaxed.asked > relaxed.relaxed else "a tail"
+        )
+        return f"requests all alike instead of {tail}"
     now, asked = format_seconds(relaxed.relaxed), format_seconds(relaxed.asked)
     return f"{_NAMES[relaxed.limit]} {now} instead of {asked}"
 

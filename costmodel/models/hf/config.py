@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.hf.by_keys import sizes_by_keys
 from costmodel.models.hf.compressed import COMPRESSED_FAMILIES
 from costmodel.models.hf.dense import DENSE_FAMILIES
 from costmodel.models.hf.experts import EXPERT_FAMILIES
@@ -83,14 +84,17 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         config = {**unsaid, **tied, **config}
         if str(whole.get("model_type")) in DECODERS:  # tied by the whole configuration alone
             config |= {"tie_word_embeddings": tied.get("tie_word_embeddings", False)}
-    if not isinstance(family, str) or family not in _FAMILIES:
+    if not isinstance(family, str):
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(
             f"{source or name} describes no model", cause, f"known: {', '.join(sorted(_FAMILIES))}"
         )
-    reader = ConfigReader(config=config)
     weight_format = stated_format(whole) or stated_format(config)
-    sizes = _FAMILIES[family](reader)
+    if family in _FAMILIES:
+        reader = ConfigReader(config=config)
+        sizes = _FAMILIES[family](reader)
+    else:
+        reader, sizes, family = sizes_by_keys(config, _FAMILIES, source or name)
     layers = int(sizes["num_layers"])
     tower = tower_of(whole, sizes["hidden_size"], reader.problems) or hearing_of(
         whole, sizes["hidden_size"], reader.problems

@@ -142,9 +142,10 @@ _GLOBAL = "full_attention"
 def _gemma4(r: ConfigReader) -> dict[str, Any]:
     """Gemma 4 (text part): a Gemma 3 whose global layers have wider heads, fewer of keys, often no values.
 
-    Smaller ones embed tokens in every layer and share caches, and one has experts beside its feed-forward.
+    Smaller ones embed tokens in every layer and share caches, which is not supported. One has experts beside
+    its feed-forward, as wide as shared ones, and three further norms of a layer.
     """
-    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers", "enable_moe_block"):
+    for key in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
         if r.config.get(key):
             r.problems.append(f"{key} = {shown(r.config[key])} (Gemma 4) is not supported")
     sizes = decoder(r, tied=True, heads=8, kv_heads=4, head_dim=256, vocabulary=262144, positions=131072)
@@ -169,7 +170,17 @@ def _gemma4(r: ConfigReader) -> dict[str, Any]:
         key_value_products=1 if alike else 2,
     )
     pattern = "".join("g" if kind == _GLOBAL else "w" for kind in kinds)
-    return {**sizes, **_gemma(r), **specific, **window, "global_heads": heads, "layer_pattern": pattern}
+    known = {**sizes, **_gemma(r), **specific, **window, "global_heads": heads, "layer_pattern": pattern}
+    if not r.flag("enable_moe_block", default=False):
+        return known
+    experts = {
+        "num_experts": r.size("num_experts"),
+        "num_experts_per_token": r.size("top_k_experts"),
+        "moe_intermediate_size": r.size("moe_intermediate_size"),
+        "shared_expert_size": sizes["intermediate_size"],
+        "norms_per_layer": known["norms_per_layer"] + 3,
+    }
+    return {**known, **experts, "layer_pattern": pattern.replace("w", "N").replace("g", "G")}
 
 
 def _nemotron(r: ConfigReader) -> dict[str, Any]:

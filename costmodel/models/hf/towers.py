@@ -14,6 +14,9 @@ from costmodel.models.tower import Tower
 
 USUAL_TOKENS = 1024
 """Of an image of any size: 896 × 896 pixels at 28 × 28 a token, as Qwen2-VL counts them."""
+MOST_TOKENS = 16384
+"""Of the largest image of Qwen's (preprocessor_config.json): 12,845,056 pixels at 28 × 28 a token, 16,777,216
+at 32 × 32."""
 LAYER_NORM = 2
 """Parameters of a layer norm of width one: a scale and a shift."""
 _CLASS = 1
@@ -105,6 +108,7 @@ def _qwen2(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
         merge=merge,
         image_tokens=USUAL_TOKENS,
         any_size=True,
+        most_tokens=MOST_TOKENS,
     )
 
 
@@ -138,6 +142,7 @@ def _qwen25(v: ConfigReader, _: ConfigReader, hidden_size: int) -> Tower:
         merge=merge,
         image_tokens=USUAL_TOKENS,
         any_size=True,
+        most_tokens=MOST_TOKENS,
         window_patches=max(1, side) ** 2,
         full_layers=min(encoder["num_layers"], len(full) if isinstance(full, list | tuple) else 0),
     )
@@ -167,6 +172,7 @@ def _qwen3(
         merge=merge,
         image_tokens=USUAL_TOKENS,
         any_size=True,
+        most_tokens=MOST_TOKENS,
     )
 
 

@@ -27,7 +27,7 @@ from topology.base.files import read_text
 MOST_REQUESTS = 500_000
 """Requests of a trace: an hour of the busiest published service."""
 CUT = 2
-"""99th percentiles of lengths beyond which none is drawn: a replica that is offered holds as many."""
+"""99th percentiles of lengths beyond which none is drawn."""
 TAIL = 1e-12  # levels of a distribution nearer to its ends are not drawn
 NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
 TRACE_COLUMNS = {
@@ -62,11 +62,16 @@ class Lengths:
     p99: float | None = None
     lowest_share: float | None = None
 
+    @property
+    def longest(self) -> float:
+        """The most that is drawn."""
+        return CUT * self.p99 if self.p99 is not None and self.p99 > self.mean else self.mean
+
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Draw `count` lengths in tokens, each at least one."""
         if self.p99 is not None and self.p99 > self.mean:
             mu, sigma = lognormal_parameters(self.mean, self.p99)
-            drawn = np.minimum(np.exp(mu + sigma * _normals(count, rng)), CUT * self.p99)
+            drawn = np.minimum(np.exp(mu + sigma * _normals(count, rng)), self.longest)
         elif self.lowest_share is not None:
             drawn = rng.uniform(self.lowest_share * self.mean, self.mean, count)
         else:

@@ -67,7 +67,7 @@ class OpenRun(Replica):
             Whether all were served.
         """
         rules, times = self._rules, self._times
-        g, ranks, stages = times.tokens_per_step, times.ranks, times.stages
+        g, ranks, stages, passing = times.tokens_per_step, times.ranks, times.stages, times.passing
         capacity, max_batch, token_budget = rules.kv_capacity_tokens, rules.max_batch, rules.token_budget
         mixed, chunked, lagged = rules.mixed, rules.chunked, rules.lagged
         reserve, spare = rules.output_reserve, rules.spare_blocks * rules.kv_block_tokens
@@ -363,7 +363,7 @@ class OpenRun(Replica):
                         ended.append(i)
                         served = len(finished)
             if done:
-                at_s = clock + (stages - 1) * prompt_s
+                at_s = clock + passing * prompt_s
                 for i in done:
                     if first_s[i] == NEVER:
                         first_s[i] = at_s

@@ -208,7 +208,7 @@ class Replica:
         else:
             self._stall += prompt_s
         for i in done:
-            self._start_decoding(i, self.clock + (times.stages - 1) * prompt_s)
+            self._start_decoding(i, self.clock + times.passing * prompt_s)
 
     def _fill(self, riders: int) -> tuple[int, int, float, float, list[int]]:
         """Prompt chunks of one step, beside so many decoding requests, which the ranks share.

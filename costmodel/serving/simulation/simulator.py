@@ -161,6 +161,20 @@ def simulate_while(
     return _simulated(times, rules, load, hopeful, stepwise=False)
 
 
+def admissions(times: StepTimes, rules: Scheduler, load: Load, until_s: float) -> tuple[Floats, Floats]:
+    """When each request of an open load reaches one replica, and when it is admitted, if before a time.
+
+    Of the others some are never: what happens later is not followed.
+    """
+    _check_fits(times, rules, load)
+    order, sent_s = _sent_openly(load, outside_s(times.request_s, len(load)))
+    run = OpenRun(times, rules, load)
+    run.serve(order, sent_s, Window(load), lambda seen: seen.clock < until_s, stepwise=False)
+    reached_s = np.empty(len(load))
+    reached_s[order] = sent_s[:-1]
+    return reached_s, np.asarray(run.admitted_s)
+
+
 def simulate_loop_while(
     times: StepTimes, rules: Scheduler, load: Load, hopeful: Callable[[Replica, Sequence[float]], bool]
 ) -> Simulation | None:

@@ -44,11 +44,14 @@ from planner.serving.search import (
     is_closed,
     miss,
     ways_out,
+    with_empty_server,
 )
 from planner.serving.sure import Requirement, has_runs, requirements_of
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.fabric.hierarchy import Hierarchy
 
+MOST_FOR_CHANCE = 2.0
+"""Bills of the best fleet by prediction that a surer one may cost; dearer ones are told, and not proposed."""
 Tell = Callable[[str], None]
 
 
@@ -130,17 +133,14 @@ class _Candidate:
 def _proposal(
     asked: Asked, contenders: Sequence[Contender], daring: Contender, started_s: float
 ) -> tuple[ServingPlan, Contender]:
-    """The cheapest measured fleet that keeps every limit surely; the best one by prediction stands beside it.
-
-    Where none does, the one of the highest chance, to a tenth; or the best by prediction where that is surer.
-    """
+    """The fleet that is proposed; beside it the best by prediction, and those that are surer but too dear."""
     if daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
     proposed = sorted(
         (contender for contender in contenders if contender.proposed and contender.plan is not None),
         key=_worth,
     )
-    chosen = _chosen(proposed, daring, asked.trace)
+    chosen, dearer = _chosen(proposed, daring, asked.trace)
     contender = chosen.contender
     plan = finished_plan(
         load_calibration(),
@@ -154,14 +154,18 @@ def _proposal(
     scope = chosen.scope or plan.optimality.scope
     plan = replace(plan, request=contender.whole, optimality=replace(plan.optimality, scope=scope))
     beside = daring_beside(plan, daring.plan)
+    surer = tuple(daring_beside(plan, other) for other in reversed(dearer) if other.chance > plan.chance)
+    plan = replace(plan, surer=surer)
     return (plan if beside.saved < LEAST_GAP else replace(plan, daring=beside)), contender
 
 
-def _chosen(proposed: Sequence[Contender], daring: Contender, trace: Load | None) -> _Candidate:
-    """The cheapest measured fleet that is sure; where none is, that of the least bill for its chance.
+def _chosen(
+    proposed: Sequence[Contender], daring: Contender, trace: Load | None
+) -> tuple[_Candidate, list[ServingPlan]]:
+    """The cheapest measured fleet that is sure, or as sure as its bill allows; and those that are dearer.
 
-    What more GPUs cannot make sure they only make dearer. The best by prediction is proposed in its place
-    where it is as sure.
+    Chances are bought as long as they cost at most `MOST_FOR_CHANCE` bills of the best by prediction: where
+    the error of the model is wide, more GPUs make nothing sure. It is proposed itself where it is as sure.
     """
     if daring.best is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
@@ -169,18 +173,25 @@ def _chosen(proposed: Sequence[Contender], daring: Contender, trace: Load | None
         daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
     )
     by_prediction = _Candidate(contender=daring, best=daring.best, board=daring.board)
-    chosen, chance, least = by_prediction, 0.0, float("inf")
+    most, dearer = MOST_FOR_CHANCE * _price(daring.plan), list[tuple[_Candidate, ServingPlan]]()
     for requirement in requirements:
         cheapest = _cheapest(proposed, trace, requirement)
         if cheapest is None:
             continue
         plan = _plan_of(cheapest)
-        if plan.chance >= SURE - ROUNDING:
-            return cheapest
-        price = (plan.estimate.usd_per_hour or float(plan.num_gpus)) / plan.chance
-        if price < least:
-            chosen, chance, least = cheapest, plan.chance, price
-    return by_prediction if daring.plan.chance >= chance - ROUNDING else chosen
+        if _price(plan) > most * (1 + ROUNDING):
+            dearer.append((cheapest, plan))
+            continue
+        as_sure = plan.chance < SURE - ROUNDING and daring.plan.chance >= plan.chance - ROUNDING
+        return (by_prediction if as_sure else cheapest), [plan for _, plan in dearer]
+    if not dearer or daring.plan.chance >= dearer[-1][1].chance - ROUNDING:
+        return by_prediction, [plan for _, plan in dearer]
+    return dearer[-1][0], [plan for _, plan in dearer[:-1]]
+
+
+def _price(plan: ServingPlan) -> float:
+    """Dollars an hour, or GPUs where they have no price."""
+    return plan.estimate.usd_per_hour or float(plan.num_gpus)
 
 
 def _cheapest(
@@ -271,7 +282,8 @@ def _narrower_cache(
     It is shown and not proposed: an eight-bit cache changes what the model answers.
     """
     gpu, cal = chosen.hierarchy.gpu, load_calibration()
-    if not asked.compares_caches or "fp8" not in gpu.peak_flop_per_s:
+    narrow_already = chosen.request.job.kv_dtype == "fp8"
+    if not asked.compares_caches or narrow_already or "fp8" not in gpu.peak_flop_per_s:
         return []
     kind, narrow = _kind(chosen), list[Contender]()
     for contender in contenders:
@@ -284,7 +296,7 @@ def _narrower_cache(
     narrow = sorted((contender for contender in narrow if contender.plan is not None), key=_worth)
     if not narrow:
         return []
-    narrower = _plan_of(_chosen(narrow, narrow[0], asked.trace))
+    narrower = _plan_of(_chosen(narrow, narrow[0], asked.trace)[0])
     saved = daring_beside(plan, narrower).saved
     return [replace(plan_summary(narrower, proposed=False), kv_dtype="fp8", saved=saved)]
 
@@ -352,6 +364,7 @@ def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[In
         misses,
         key=lambda pair: (pair[0].capacity_requests_per_s or 0.0, -(pair[0].best_ttft_s or float("inf"))),
     )
+    nearest = with_empty_server(cal, nearest, missed.whole, missed.hierarchy)
     served = [contender for contender in contenders if contender.plan is not None]
     if served:
         narrow = min(served, key=_worth)

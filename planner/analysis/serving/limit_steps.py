@@ -1,5 +1,7 @@
 """What the latency limits of a serving question cost: the same question with one of them relaxed by a step.
 
+And what the spread of its lengths costs: the same question of requests that are all alike.
+
 Every step is a search of its own over the question's GPU kinds and precisions, so a saving is between two
 answers of the same search, not a slope.
 """
@@ -26,7 +28,8 @@ LEAST_MORE = 0.02  # capacities are told apart to this share
 
 def with_sensitivity(asked: Asked, plan: ServingPlan) -> ServingPlan:
     """The plan, and what every limit of its question costs."""
-    relaxeds = tuple(_relaxed(asked, plan, name, job) for name, job in relaxed_jobs(plan.request.job))
+    jobs = [*relaxed_jobs(plan.request.job), *([] if asked.trace else alike_jobs(plan.request.job))]
+    relaxeds = tuple(_relaxed(asked, plan, name, job) for name, job in jobs)
     return replace(plan, sensitivity=relaxeds)
 
 
@@ -42,6 +45,18 @@ def relaxed_jobs(job: ServingJob) -> Iterator[tuple[str, ServingJob]]:
         yield "percentile", replace(job, percentile=lower)
     for name, limit_s in _limits(job).items():
         yield name, _with_limit(job, name, limit_s * STEPS[name])
+
+
+def alike_jobs(job: ServingJob) -> Iterator[tuple[str, ServingJob]]:
+    """The job with all its requests of the mean lengths, where they spread.
+
+    >>> job = ServingJob(input_tokens=1000, output_tokens=200, input_tokens_p99=4000)
+    >>> [(name, one.input_tokens, one.input_tokens_p99) for name, one in alike_jobs(job)]
+    [('lengths', 1000, 1000)]
+    """
+    inputs, outputs = job.input_tokens, job.output_tokens
+    if max((job.input_tokens_p99 or inputs) - inputs, (job.output_tokens_p99 or outputs) - outputs) > 0:
+        yield "lengths", replace(job, input_tokens_p99=inputs, output_tokens_p99=outputs)
 
 
 def _with_limit(job: ServingJob, name: str, limit_s: float) -> ServingJob:
@@ -89,12 +104,12 @@ def _relaxed(asked: Asked, plan: ServingPlan, name: str, job: ServingJob) -> Lim
     except NoFeasiblePlanError:
         fleet = plan
     best = fleet if _better(plan, fleet) else plan
-    field = name if name == "percentile" else f"{name}_s"
+    before_it, after_it = _steps(name, plan.request.job, job)
     dollars, before = best.estimate.usd_per_hour, plan.estimate.usd_per_hour
     return LimitRelaxed(
         limit=name,
-        asked=getattr(plan.request.job, field),
-        relaxed=getattr(job, field),
+        asked=before_it,
+        relaxed=after_it,
         gpu=best.request.gpu,
         weights=best.weights,
         label=best.label,
@@ -104,6 +119,14 @@ def _relaxed(asked: Asked, plan: ServingPlan, name: str, job: ServingJob) -> Lim
         saved_usd_per_hour=None if dollars is None or before is None else before - dollars,
         more_requests_per_s=_served(best) - _served(plan) if _sized(plan) else 0.0,
     )
+
+
+def _steps(name: str, asked: ServingJob, relaxed: ServingJob) -> tuple[float, float]:
+    """What was asked and what stands in its place: a limit, or tokens of the longest of a hundred prompts."""
+    if name == "lengths":
+        return float(asked.input_tokens_p99 or asked.input_tokens), float(relaxed.input_tokens)
+    field = name if name == "percentile" else f"{name}_s"
+    return getattr(asked, field), getattr(relaxed, field)
 
 
 def _sized(plan: ServingPlan) -> bool:

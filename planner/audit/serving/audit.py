@@ -9,7 +9,7 @@ from typing import Literal
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
-from planner.audit.environment import slow_settings
+from planner.audit.environment import THROUGH_HOSTS, slow_settings
 from planner.audit.read import Reading
 from planner.audit.serving.binding import binding
 from planner.audit.serving.changes import (
@@ -21,18 +21,32 @@ from planner.audit.serving.changes import (
 )
 from planner.audit.serving.full_load import asked_of, full_load, full_load_notes
 from planner.audit.serving.hosts import spanned
+from planner.audit.serving.kept_prefixes import prefix_words
 from planner.audit.serving.load import ServedLoad
+from planner.audit.serving.logged import prints_cache, state_of
 from planner.audit.serving.lora import waiting_adapters
+from planner.audit.serving.peers import peers_taken_for_granted
 from planner.audit.serving.pools import Pools
-from planner.audit.serving.running import RunningServer, running, running_pools, under_load
+from planner.audit.serving.refused import BrokenLaw
+from planner.audit.serving.running import (
+    RunningServer,
+    covering,
+    first_token_spread,
+    running,
+    running_pools,
+    under_load,
+)
 from planner.audit.serving.server import Server, Unknown, as_planned
 from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
 from planner.questions.flags import ServeFlags
-from planner.questions.serving.lengths import length_notes
+from planner.questions.serving.caches import caches_note
+from planner.questions.serving.lengths import ALIKE, length_notes
 from planner.questions.serving.understand import Asked
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.errors import NoFeasiblePlanError
+from topology.base.units import format_seconds
+from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import fleet_gpus
 
 SLOW = 2.0
@@ -67,6 +81,9 @@ class LoadAudit:
 
     binds: tuple[str, str] | None = None
     """What keeps requests waiting for their first token, and what helps."""
+
+    in_step: tuple[str, str] | None = None
+    """What requests of one length do to first tokens in a closed loop, and what says how they spread."""
 
     @property
     def measured_per_s(self) -> float | None:
@@ -134,6 +151,8 @@ class ServingAudit:
     prefill: Server | None = None
     """The prefill pool, where `server` and `start` are of the decode pool alone."""
     prefill_start: Start | None = None
+    broken: tuple[BrokenLaw, ...] = ()
+    """Laws that two pools break together, what is sure first."""
     slowing: tuple[tuple[str, str], ...] = ()
     """What makes the server slow under any load, and what helps."""
 
@@ -154,11 +173,22 @@ class ServingAudit:
         """Whether the server holds its requests; None where that is not known."""
         if self.reading.served is not None and self.reading.served.stopped:
             return False
-        if any(start.starts is False for start in self.starts):
+        if self.refused:
             return False
         if not all(start.certain for start in self.starts):
             return None
         return all(load.fits for load in self.loads) if self.loads else None
+
+    @property
+    def answers_anything(self) -> bool:
+        """Whether anything is said of the server: as its files start it, or by its log."""
+        log = self.reading.served
+        return self.server is not None or prints_cache(log) or bool(state_of(log))
+
+    @property
+    def refused(self) -> bool:
+        """Whether a pool does not start, or one surely cannot hand its caches to the other."""
+        return any(start.starts is False for start in self.starts) or any(law.certain for law in self.broken)
 
     @property
     def slowest(self) -> LoadAudit | None:
@@ -229,17 +259,18 @@ def audited_pools(
         doubts=tuple(dict.fromkeys(doubts)),
         start=_start(pools.decode),
         prefill_start=_start(pools.prefill),
+        broken=pools.broken,
         slowing=tuple(dict.fromkeys((*_slowing(reading, pools.prefill), *_slowing(reading, pools.decode)))),
     )
     if unpriced := pools.prefill.unpriced or pools.decode.unpriced:
         return replace(audit, missing=(unpriced,))
-    if not loads and asked is not None and not any(start.starts is False for start in audit.starts):
+    if not loads and asked is not None and not audit.refused:
         loads = full_load(cal, pools, asked, min(start.cache_tokens for start in audit.starts))
         notes = tuple(note for load in loads for note in full_load_notes(load, asked))
         audit = replace(audit, doubts=(*audit.doubts, *notes))
     if not loads:
-        return replace(audit, missing=(_NO_LOAD,))
-    if any(start.starts is False for start in audit.starts):
+        return replace(audit, missing=() if audit.refused else (_NO_LOAD,))
+    if audit.refused:
         return replace(audit, loads=tuple(LoadAudit(load=load, fits=False) for load in loads))
     return replace(audit, loads=tuple(_pools_under(cal, pools, load) for load in loads))
 
@@ -247,13 +278,15 @@ def audited_pools(
 def _slowing(reading: Reading, server: Server) -> Iterator[tuple[str, str]]:
     """What makes a server slow whatever it is sent: tensor parallelism over hosts, variables of its files."""
     hierarchy = started_deployment(server).hierarchy
-    yield from spanned(server, hierarchy)
+    if not server.beyond_machine:  # what does not start spans nothing
+        yield from spanned(server, hierarchy)
     ranks = server.layout.num_gpus
     each = min(server.host_gpus or hierarchy.gpus_per_node, hierarchy.gpus_per_node)
     shared, several, peers = min(ranks, each) > 1, ranks > each, hierarchy.gpu.peer_to_peer
     variables, anywhere = reading.variables, reading.slow_variables
     for slow in slow_settings(variables, anywhere, shared=shared, several=several, peers=peers):
-        yield f"{slow.message}, which is not priced", slow.variable.fix
+        priced = "" if slow.variable.name in THROUGH_HOSTS else ", which is not priced"
+        yield f"{slow.message}{priced}", slow.variable.fix
     for text in server.slow:
         yield text, "leave it out"
     yield from waiting_adapters(server.adapters, server.engine)
@@ -267,7 +300,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     asked = asked_of(pools, load.flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
-    assumed = tuple(length_notes(load.flags, request.job))
+    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
     if _refused_prompt(pools.prefill, request.job.input_tokens):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
@@ -277,6 +310,7 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
+    assumed += prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
@@ -349,6 +383,29 @@ def _start(server: Server) -> Start:
     return start_of(server, as_planned(server, request), hierarchy)
 
 
+def _in_step(
+    cal: Calibration,
+    server: Server,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    load: ServedLoad,
+    now: RunningServer,
+) -> tuple[tuple[str, str] | None, RunningServer]:
+    """What requests of one length wait for, and the server with a band that covers lengths that spread."""
+    if ALIKE in (load.flags.input_p99, load.flags.output_p99):
+        return None, now
+    first = first_token_spread(cal, server, request, hierarchy, now)
+    if first is None:
+        return None, now
+    times = (format_seconds(value) for value in (first.p50_s, first.lower_s, first.upper_s))
+    what = (
+        "requests of one length end in step, and their prompts wait for each other: with lengths that spread "
+        "by a tenth the first token is {} ({}–{}), which the band covers".format(*times)
+    )
+    fix = f"say --input-p99 and --output-p99 as the client draws lengths, or {ALIKE}"
+    return (what, fix), covering(now, first)
+
+
 def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     """A server under one load."""
     asked = asked_of(server, load.flags)
@@ -356,19 +413,36 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     if (sized := as_sized(server, request, hierarchy)) is not server:
         server, asked = sized, asked_of(sized, load.flags)
         request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
-    findings, assumed = tuple(_findings(server, request)), tuple(length_notes(load.flags, request.job))
+    findings = tuple(_findings(server, request))
+    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
     if _refused_prompt(server, request.job.input_tokens):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running(cal, server, request, hierarchy, asked.trace)
-    best, none = _best(asked) if load.compares else (None, ())
+    alike = not server.layout.gpus  # no fleet of unlike stages is searched
+    best, none = _best(asked) if load.compares and alike else (None, ())
     findings += none
     if isinstance(now, Rejected):
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
+    assumed += prefix_words(asked.trace, keeps=server.keeps_prefixes, share=now.cached_share)
     binds = binding(server, now)
+    deployment, middle = server_deployment(server, request, hierarchy), request.job.output_tokens / 2
+    context = request.job.input_tokens + middle
+    assumed += tuple(peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context))
+    alike_words = None
+    if asked.trace is None:
+        alike_words, now = _in_step(cal, server, request, hierarchy, load, now)
     if not load.compares:
-        return LoadAudit(load=load, running=now, best=best, findings=findings, assumed=assumed, binds=binds)
+        return LoadAudit(
+            load=load,
+            running=now,
+            best=best,
+            findings=findings,
+            assumed=assumed,
+            binds=binds,
+            in_step=alike_words,
+        )
     best = None if best is None else under_load(cal, best, request, hierarchy)
     changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
     best = best_with(best, changes)
@@ -380,6 +454,7 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         findings=findings,
         assumed=assumed,
         binds=binds,
+        in_step=alike_words,
     )
 
 

@@ -10,9 +10,11 @@ from costmodel.serving.engine import scheduler_default, serving_stack
 from planner.audit.serving.refused import converts_e4m3
 from planner.audit.serving.running import RunningServer, running
 from planner.audit.serving.server import Server
+from planner.audit.serving.start import roomier_split
 from planner.deployment.vllm_sglang import engine_words, trtllm_options
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected
+from planner.serving.space import partition_words
 from topology.fabric.hierarchy import Hierarchy
 
 LEAST_GAIN = 0.01
@@ -69,7 +71,8 @@ def server_changes(
         best: The best server of these GPUs.
     """
     changes = []
-    for other in _neighbours(server, hierarchy):
+    split = roomier_split(server, request, hierarchy)
+    for other in (*_neighbours(server, hierarchy), *([] if split is None else [split])):
         job = replace(request.job, kv_dtype=other.kv_dtype, memory_fraction=other.memory_fraction)
         then = running(cal, other, replace(request, job=job), hierarchy)
         if isinstance(then, Rejected) or (then.broken and not now.broken):
@@ -85,6 +88,8 @@ def server_changes(
                 if dropped
             ]
             words = tuple(f"without {flag}" for flag in left_out) or _otherwise(now.plan, then.plan, alike)
+            if other.layout != server.layout:
+                words = (partition_words(server.engine, other.layout.layers),)
             narrower = other.kv_dtype != server.kv_dtype
             changes.append(
                 ServerChange(set=words, plan=then.plan, requests_per_s=then.requests_per_s, narrower=narrower)

@@ -60,7 +60,7 @@ def _name(setting: Setting) -> str:
     return setting.path[-1].lstrip("-").replace("-", "_")
 
 
-def _begins(launch: Launch) -> bool:
+def begins(launch: Launch) -> bool:
     """Whether a command starts a server, and not a further node or rank of one."""
     flags = {_name(setting): setting.value for setting in launch.settings}
     later = any(whole_or_none(flags[name]) for name in _LATER if name in flags)
@@ -75,7 +75,7 @@ def _of_scripts(texts: Mapping[str, str], given: Mapping[str, str]) -> Iterator[
             continue
         places = set()
         for launch, _ in servers_of_text(name, text, given, beside)[0]:
-            if _begins(launch):
+            if begins(launch):
                 ports = [str(s.value) for s in launch.settings if _name(s) == "port" and s.value != NOT_KNOWN]
                 places.add((_words(launch), *ports[:1]))
         yield from (words for words, *_ in sorted(places))
@@ -88,7 +88,7 @@ def _of_manifests(texts: Mapping[str, str], given: Mapping[str, str]) -> Iterato
             continue
         started, settings = servers_of_text(name, text, given, {})
         for launch in {launch.line: launch for launch, _ in started}.values():
-            if _begins(launch):
+            if begins(launch):
                 yield from [_words(launch)] * above(settings, launch.line)[1]
         if not started:
             yield from [""] * _asked_by_values(text, name)

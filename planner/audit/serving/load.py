@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.calibration.bench_files import Figures, figures_of
-from planner.audit.launch import client_of
+from planner.audit.launch import WITHIN, client_of
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
 
@@ -26,9 +26,20 @@ LOAD_WORDS = {
 """What may be said of the load of a server, and the field of `ServeFlags`."""
 _RESULT_WORDS = ('"mean_ttft_ms"', '"time_to_first_token"')
 _LENGTHS = {
-    "input_tokens": ("random_input_len", "random_input", "sharegpt_input_len", "input_len"),
-    "output_tokens": ("random_output_len", "random_output", "sharegpt_output_len", "output_len"),
-}
+    "input_tokens": (
+        "random_input_len", "random_input", "sharegpt_input_len", "input_len", "synthetic_input_tokens_mean",
+        "isl", "prompt_tokens_mean", "mean_input_tokens", "prompt_tokens",
+    ),
+    "output_tokens": (
+        "random_output_len", "random_output", "sharegpt_output_len", "output_len", "output_tokens_mean",
+        "osl", "mean_output_tokens", "output_tokens",
+    ),
+}  # fmt: skip
+"""What clients call lengths: of vLLM and SGLang, genai-perf and aiperf, LLMPerf, guidellm."""
+_IN_FLIGHT = ("max_concurrency", "concurrency", "num_concurrent_requests")
+_ALL_AT_ONCE = ("batch_size", "num_prompts", "num_prompt")
+"""What a benchmark with an engine of its own calls the requests that it sends at once."""
+_PART = re.compile(r"[\"']?(\w+)[\"']?\s*[=:]\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +151,30 @@ def _p99_of_share(mean: int, share: float | None) -> str | None:
 
 
 def _of_client(asked: ServeFlags, client: Mapping[str, str]) -> ServeFlags | None:
-    """The load that a client is told; None where it sends all at once or says no lengths."""
-    rate, limit = client.get("request_rate", "inf"), client.get("max_concurrency")
+    """The load that a client is told; None where it sends all at once to a server or says no lengths."""
+    arguments = {**dict(_PART.findall(client.get("data", ""))), **client}
+    rate, limit = (
+        arguments.get("request_rate", "inf"),
+        next((arguments[w] for w in _IN_FLIGHT if w in arguments), None),
+    )
+    if "rate" in arguments:  # guidellm: what it counts is another thing for each kind of load
+        kind = arguments.get("rate_type", arguments.get("profile", ""))
+        rate = arguments["rate"] if kind in ("constant", "poisson") else rate
+        limit = arguments["rate"] if kind == "concurrent" else limit
+    limit = "1" if arguments.get("rate_type", arguments.get("profile")) == "synchronous" else limit
+    if WITHIN in arguments:
+        limit = next((arguments[word] for word in _ALL_AT_ONCE if word in arguments), None)
     lengths = {
-        name: getattr(asked, name) or next((client[word] for word in words if word in client), None)
+        name: getattr(asked, name) or next((arguments[word] for word in words if word in arguments), None)
         for name, words in _LENGTHS.items()
     }
     flags = replace(
         asked, input_tokens=lengths["input_tokens"], output_tokens=lengths["output_tokens"],
         input_p99=asked.input_p99 or ALIKE, output_p99=asked.output_p99 or ALIKE,
     )  # fmt: skip
-    if limit is not None:
+    if limit is not None and limit.isdecimal():
         return replace(flags, concurrency=limit)
-    return None if rate == "inf" else replace(flags, rate=f"{rate}/s")
+    return None if rate == "inf" or not _RATE.fullmatch(rate) else replace(flags, rate=f"{rate}/s")
+
+
+_RATE = re.compile(r"\d+(?:\.\d+)?")

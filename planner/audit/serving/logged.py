@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from costmodel.serving.held import HeldCache
 from planner.formats.server_lines import ServerLog
+from topology.base.units import format_bytes
 
 _ROUNDING = 1e-9
 """Share by which a token is taken smaller, so that as many as were printed are whole."""
@@ -30,6 +31,7 @@ def as_printed(held: Held, log: ServerLog | None) -> Held:
         cache_bytes=cache,
         longest=longest,
         request_bytes=request,
+        kept_bytes=0.0,
     )
 
 
@@ -38,14 +40,30 @@ def prints_cache(log: ServerLog | None) -> bool:
     return log is not None and (log.cache_bytes is not None or log.cache_tokens is not None)
 
 
+def held_by(log: ServerLog | None) -> str:
+    """What a server holds by its log alone, whatever its model is, in words; "" where it does not say."""
+    if log is None or not prints_cache(log):
+        return ""
+    words = [
+        f"{what} {format_bytes(value)} a GPU"
+        for what, value in (("weights", log.weights_bytes), ("cache", log.cache_bytes))
+        if value is not None
+    ]
+    if log.cache_tokens is not None:
+        words.append(f"{log.cache_tokens:,.0f} tokens")
+    text = ", ".join(words)
+    if log.concurrency is not None and log.longest is not None:
+        text += f"; maximum concurrency for {log.longest:,.0f} tokens a request: {log.concurrency:.2f}x"
+    if log.most_cache_bytes is not None:
+        text += f"; the GPU has room for a cache of {format_bytes(log.most_cache_bytes)} (--kv-cache-memory)"
+    return text
+
+
 def stopped_by(log: ServerLog | None) -> tuple[str, str] | None:
     """The error that a server ended in before it ran, and what helps; None where it did not."""
     if log is None or not log.stopped:
         return None
-    remedy = "mend what the error names"
-    if log.longest_held is not None:
-        remedy = f"allow requests of at most {log.longest_held:,.0f} tokens, or leave the cache more memory"
-    return f"its log ends in (line {log.error_line}) {log.error}", remedy
+    return f"its log ends in (line {log.error_line}) {log.error}", log.remedy
 
 
 def state_of(log: ServerLog | None) -> str:

@@ -43,11 +43,23 @@ def compared_with_machine(reading: Reading, gpus: int) -> tuple[str, tuple[str, 
         gpus: How many its degrees multiply to.
     """
     machine = gpus_of_machine(reading)
+    if machine is None and (local := _ranks_of_host(reading)) > (reading.most_counted_gpus or local):
+        why = f"its ranks of one host take {local} GPUs (data_parallel_size_local · tp · pp)"
+        return f"{why}, and a comment counts {reading.most_counted_gpus}", ()
     if machine is None or machine[0] == gpus:
         return "", ()
     if gpus > machine[0]:
         return f"its degrees multiply to {gpus} GPUs, and {machine[1]}", ()
     return "", (f"the server takes {gpus} of its GPUs, and the rest is idle: {machine[1]}",)
+
+
+def _ranks_of_host(reading: Reading) -> int:
+    """GPUs of the data-parallel ranks that a command starts on its own host; 0 where it does not say."""
+    stated = {setting.path[-1]: setting.value for setting in reading.settings}
+    local = whole_or_none(stated.get("data_parallel_size_local")) or 0
+    if "ray" in str(reading.facts.value("said.executor") or "").lower():
+        return 0
+    return local * (reading.facts.count("layout.tp") or 1) * (reading.facts.count("layout.pp") or 1)
 
 
 def _counts(reading: Reading) -> Iterator[tuple[int, str]]:

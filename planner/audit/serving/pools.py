@@ -11,12 +11,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
-from planner.audit.launch import Launch, servers_started
+from planner.audit.launch import OPTION_FILES, Launch, servers_started
 from planner.audit.manifests import script_of
-from planner.audit.read import FILE_OF_ROUTER, OPTION_FILES, read_texts
+from planner.audit.read import FILE_OF_ROUTER, mounted_files, read_texts
+from planner.audit.serving.both_phases import files_of_phases, workers_of_file
 from planner.audit.serving.configured import configs_of
+from planner.audit.serving.pair_laws import broken_pair, port_settings
+from planner.audit.serving.pool_launch import PoolLaunch
+from planner.audit.serving.refused import BrokenLaw
 from planner.audit.serving.server import Server, Unknown, server_of
 from planner.audit.serving.transport import Transport, transport_of
 from planner.formats.kinds import kind_of
@@ -47,17 +52,6 @@ _LABELS = ("type", "name", "role", "pool", "component", "component_type", "sub_c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLaunch:
-    """A command that starts a worker of a pool: its phase, how many of it run, and its files of options."""
-
-    phase: str
-    workers: int
-    file: str
-    line: int
-    options: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
     """A prefill and a decode pool; `replicas` of each are its workers."""
 
@@ -65,6 +59,8 @@ class Pools:
     decode: Server
     transport: Transport = ""
     """What their files say that caches travel over."""
+    broken: tuple[BrokenLaw, ...] = ()
+    """Laws that they break together."""
 
     @property
     def num_gpus(self) -> int:
@@ -85,6 +81,7 @@ def pools_of(
     Raises:
         InputError: A value of the files is not possible.
     """
+    texts = {**texts, **mounted_files(texts), **files_of_phases(texts)}
     launches = pool_launches(texts, given)
     phases = {launch.phase for launch in launches}
     if phases != {PROMPT_ONLY, OUTPUT_ONLY}:
@@ -101,7 +98,12 @@ def pools_of(
         return Unknown(missing=("two pools of one model and one engine",))
     if prefill.gpu != decode.gpu or prefill.weights != decode.weights:
         return Unknown(missing=("two pools of one kind of GPU and one precision of weights",))
-    return Pools(prefill=prefill, decode=decode, transport=transport_of(texts.values()))
+    return Pools(
+        prefill=prefill,
+        decode=decode,
+        transport=transport_of(texts.values()),
+        broken=broken_pair(prefill, decode, launches),
+    )
 
 
 def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[PoolLaunch, ...]:
@@ -111,14 +113,38 @@ def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[P
     launches: list[PoolLaunch] = []
     silent: list[PoolLaunch] = []
     for name, text in texts.items():
+        if (alone := workers_of_file(name, text)) is not None:
+            launches.append(PoolLaunch(phase=alone[0], workers=alone[1], file=name, line=0))
+            continue
         started, settings = servers_of_text(name, text, given, beside)
         counts = Counter(launch.line for launch, _ in started)
-        for launch, command in {launch.line: (launch, command) for launch, command in started}.values():
-            outside, copies = above(settings, launch.line) if settings else ((), 1)
-            phase = _phase(launch, command, outside, Path(name).name, ports, moves=moves)
-            workers = counts[launch.line] * copies
+        commands = {launch.line: (launch, command) for launch, command in started}.values()
+        around = {line: above(settings, line) if settings else ((), 1) for line in counts}
+        phases = {
+            launch.line: _phase(
+                replace(launch, settings=(*launch.settings, *_of_options(launch, beside))),
+                command,
+                around[launch.line][0],
+                Path(name).name,
+                ports,
+                moves=moves,
+            )
+            for launch, command in commands
+        }
+        rounds = _rounds(commands, phases)
+        for launch, command in commands:
+            phase = phases[launch.line]
+            workers = counts[launch.line] * around[launch.line][1] * rounds[launch.line]
             pool = PoolLaunch(
-                phase=phase or "", workers=workers, file=name, line=launch.line, options=_options(launch)
+                phase=phase or "",
+                workers=workers,
+                file=name,
+                line=launch.line,
+                options=_options(launch),
+                settings=port_settings((*launch.settings, *_of_options(launch, beside)), text),
+                program=command.words[0].text if command.words else "",
+                sure=command.sure,
+                is_script=not settings,
             )
             if phase is not None:
                 launches.append(pool)
@@ -127,6 +153,21 @@ def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[P
     if {launch.phase for launch in launches} == {PROMPT_ONLY}:  # a worker of Dynamo decodes unless told
         launches += [replace(pool, phase=OUTPUT_ONLY) for pool in silent]
     return tuple(_as_many_as_routed(launches, ports))
+
+
+def _rounds(commands: Iterable[tuple[Launch, Started]], phases: Mapping[int, str | None]) -> dict[int, int]:
+    """How often loops start each command, by its line: those around servers of one phase alone.
+
+    A loop around both pools starts them anew, as one that tries several loads does.
+    """
+    inside: dict[int, set[str | None]] = {}
+    for launch, command in commands:
+        for loop, _ in command.loops:
+            inside.setdefault(loop, set()).add(phases[launch.line])
+    return {
+        launch.line: prod(count for loop, count in command.loops if len(inside[loop]) == 1)
+        for launch, command in commands
+    }
 
 
 def _as_many_as_routed(launches: Sequence[PoolLaunch], ports: Mapping[int, str]) -> Iterator[PoolLaunch]:
@@ -162,10 +203,23 @@ def above(settings: Sequence[Setting], line: int) -> tuple[tuple[Setting, ...], 
     ]
     counts = [s for s in around if s.path[-1] in REPLICAS and whole_or_none(s.value)]
     before = [s for s in counts if s.line <= line]
+    if counts and _stand_behind(counts[0], settings):
+        before = [s for s in counts if s.line >= line][:1]
     chosen = before[-1] if before else next(iter(counts), None)
     labels = [s for s in settings if s.path[-1] in _LABELS and s.line <= line][-4:]
     copies = whole_or_none(chosen.value) if chosen is not None else None
     return (command, *reversed(labels)), copies or 1
+
+
+def _stand_behind(count: Setting, settings: Sequence[Setting]) -> bool:
+    """Whether replicas are told behind the command that they are of, as where all keys are sorted."""
+    table = f"{count.name.rpartition('.')[0]}."
+    return any(
+        s.line < count.line
+        and s.name.startswith(table)
+        and s.path[-1].removesuffix("[]") in ("args", "command")
+        for s in settings
+    )
 
 
 def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
@@ -226,6 +280,23 @@ def _options(launch: Launch) -> tuple[str, ...]:
     return tuple(Path(str(setting.value)).name for setting in named)
 
 
+def _of_options(launch: Launch, beside: Mapping[str, str]) -> Iterator[Setting]:
+    """What says its phase in the files of options that a command names."""
+    for name in _options(launch):
+        try:
+            settings = yaml_settings(beside.get(name, ""), name)
+        except InputError:
+            continue
+        for setting in settings:
+            if (word := setting.path[-1].replace("-", "_")) in (
+                *_ROLE_FLAGS,
+                "port",
+                "page_size",
+                "block_size",
+            ):
+                yield replace(setting, name=word)
+
+
 def _named(text: str) -> str | None:
     """The one phase that a text names."""
     phases = [phase for phase, words in _WORDS.items() if words.search(text)]
@@ -246,7 +317,7 @@ def _server(
     servers: list[Server] = []
     for launch in launches:
         if launch.phase == phase:
-            reading = read_texts(dict(_texts_for(texts, launches, launch)), given)
+            reading = read_texts(dict(_texts_for(texts, launches, launch)), given, mounts=False)
             server = server_of(
                 reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts), of_pool=True
             )
@@ -264,6 +335,9 @@ def _texts_for(
     texts: Mapping[str, str], launches: Sequence[PoolLaunch], wanted: PoolLaunch
 ) -> Iterator[tuple[str, str]]:
     """The command of a worker, with the files that start nothing."""
+    if not wanted.line:  # a file of its own says all of them
+        yield wanted.file, texts[wanted.file]
+        return
     yield f"{wanted.file}::{wanted.line}", texts[wanted.file]
     left_out = {launch.file for launch in launches} | {wanted.file}
     left_out |= {name for launch in launches for name in launch.options} - set(wanted.options)

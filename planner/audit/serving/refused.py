@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from itertools import chain
 
 from costmodel.parallel.divisions import HEADS
+from costmodel.serving.deployment import cache_dtype_of
 from costmodel.serving.engine import is_before, serving_stack
+from costmodel.serving.formats import starts_on
+from planner.audit.serving.lacking import doubtful_weights, lacking_weights
 from planner.audit.serving.lora import broken_ranks
+from planner.audit.serving.refused_configs import refused_configs
 from planner.audit.serving.refused_words import refused_words
 from planner.audit.serving.server import Server
-from planner.serving.infeasible import serves_weights
 from topology.catalog import gpus
 from topology.hardware.datasheets import generation_of
+from topology.hardware.gpu import Gpu
 
 _KEEPS_EXPERTS_WHOLE = {"vllm": "--enable-expert-parallel", "sglang": "--ep-size {tp}"}
 """What deals whole experts to ranks, of the engines that refuse a part of a block of scales."""
@@ -46,18 +50,52 @@ def refusal_of(server: Server) -> BrokenLaw | None:
 def _refusals(server: Server) -> Iterator[tuple[str, str]]:
     """Every law that the settings break, with what keeps it."""
     yield from refused_words(server)
+    yield from refused_configs(server)
     model, layout = server.model, server.layout
     heads = model.num_attention_heads
     if HEADS.rest(heads, layout.tp):
-        yield HEADS.says(heads, layout.tp), f"set tp {HEADS.largest(heads, layout.tp)}"
+        yield HEADS.says(heads, layout.tp), f"set tp {_most_ranks(heads, layout.tp)}"
     if layout.pp > model.num_layers:
         yield f"pp {layout.pp} of {model.num_layers} layers", "give at most a stage a layer"
+    yield from _shared_tokens(server)
     yield from _cut_blocks(server)
     yield from _cut_groups(server)
     yield from _beyond_positions(server)
     yield from _lacking_formats(server)
     yield from _drafting_stages(server)
     yield from broken_ranks(server.adapters, serving_stack(server.engine))
+
+
+def _most_ranks(heads: int, tp: int) -> int:
+    """The most ranks up to tp that heads divide by and that fill its GPUs, or are a power of two.
+
+    >>> _most_ranks(28, 8), _most_ranks(32, 3), _most_ranks(25, 8)
+    (4, 2, 1)
+    """
+    powers = (2**power for power in range(tp.bit_length()) if HEADS.rest(heads, 2**power) == 0)
+    most: int = max(HEADS.largest(heads, tp), *powers)
+    return most
+
+
+def _shared_tokens(server: Server) -> Iterator[tuple[str, str]]:
+    """Ranks that share the tokens of one cache, where heads are grouped (vLLM, verify_with_parallel_config).
+
+    As asserts of v0.12 to v0.20, and as ValueError of v0.33; v0.11 does not ask.
+    """
+    model, layout = server.model, server.layout
+    groups = model.attention.cached_groups
+    asks = server.engine == "vllm" and not is_before(server.version, "0.12")
+    if layout.dcp == 1 or model.attention.decode_width or not asks:
+        return
+    queries, most = model.num_attention_heads // groups, layout.tp // groups
+    if layout.tp <= groups:
+        why = f"dcp {layout.dcp} needs tp beyond the {groups} heads of keys, and tp is {layout.tp}"
+        yield why, f"leave --decode-context-parallel-size out, or give tp {groups * layout.dcp}"
+    elif layout.dcp > most or HEADS.rest(queries, layout.dcp):
+        why = (
+            f"dcp {layout.dcp}: {most} ranks have the same heads, of {queries} queries each, which it divides"
+        )
+        yield why, f"give --decode-context-parallel-size {HEADS.largest(queries, most)}"
 
 
 EIGHT_BIT = (8, 9)
@@ -69,15 +107,21 @@ def _lacking_formats(server: Server) -> Iterator[tuple[str, str]]:
     """Weights and products in a format that the GPU lacks, by the laws of `plan serve`."""
     if not server.knows_gpu:
         return
-    gpu, stack = gpus()[server.gpu], serving_stack(server.engine)
+    for kind in server.kinds:
+        yield from _formats_that_lack(server, gpus()[kind])
+
+
+def _formats_that_lack(server: Server, gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """The same of one of its kinds of GPU."""
     generation = generation_of(gpu)
-    if not serves_weights(stack, gpu, server.weights):
-        lacks = f"{gpu.name} does not multiply in {server.weights}"
-        yield (
-            f"{lacks}, and {server.engine} does not widen such weights there",
-            "serve a checkpoint in another format, such as AWQ or GPTQ, or take another GPU",
-        )
-    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine == "vllm"
+    engine = serving_stack(server.engine)
+    if not starts_on(engine, gpu):
+        least, has = engine.least_capability, generation.compute_capability
+        asks = f"compute capability {least}, and {gpu.name} has {has}"
+        asks = asks if generation.maker in engine.makers else f"GPUs of {', '.join(engine.makers)}"
+        yield f"{server.engine} needs {asks}", "take another engine, or another GPU"
+    yield from lacking_weights(server, gpu)
+    is_bf16 = server.dtype in ("bfloat16", "bf16") and server.engine in ("vllm", "trtllm")
     if is_bf16 and generation.maker == "nvidia" and generation.capability < (8, 0):
         yield (
             f"bfloat16 needs compute capability 8.0, and {gpu.name} has {generation.compute_capability}",
@@ -101,6 +145,8 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
     vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
     """
     generation = generation_of(gpus()[server.gpu])
+    for why, fix in doubtful_weights(server, gpus()[server.gpu]) if server.knows_gpu else ():
+        yield BrokenLaw(why=why, fix=fix, certain=False)
     lacks = server.knows_gpu and not converts_e4m3(server.gpu)
     if lacks and server.cache_format in _E4M3 and server.engine != "trtllm":
         yield BrokenLaw(
@@ -109,6 +155,16 @@ def _doubtful(server: Server) -> Iterator[BrokenLaw]:
             fix="leave --kv-cache-dtype out, or give fp8_e5m2",
             certain=server.engine == "vllm" and server.version.startswith("0.11") and not server.backend,
         )
+    only = cache_dtype_of(serving_stack(server.engine), server.model, maker=generation.maker)
+    if server.knows_gpu and only is not None and only not in server.cache_format:
+        is_auto = server.cache_format in ("", "auto")
+        if not is_auto or is_before(server.version, "0.29"):
+            yield BrokenLaw(
+                why=f"layers of compressed keys take a cache in {only} alone on {server.gpu}, "
+                f"not {server.cache_format or 'auto'} (fp8_ds_mla)",
+                fix=f"give --kv-cache-dtype {only}",
+                certain=not is_auto,
+            )
     if server.little_shm and server.layout.num_gpus > 1:
         yield BrokenLaw(
             why=f"{server.layout.num_gpus} ranks share 64 MB at /dev/shm, as containers have it unless told",

@@ -13,9 +13,23 @@ def refused_words(server: Server) -> Iterator[tuple[str, str]]:
     if (stopped := stopped_by(server.printed)) is not None:
         yield stopped
     for flag, known in server.unread.misspelt:
-        yield f"no release of its engine has the flag {flag}, whose parser stops there", f"write {known}"
+        what = "flag" if flag.startswith("-") else "option"
+        yield f"no release of its engine has the {what} {flag}, whose parser stops there", f"write {known}"
+    for flag, release in server.unread.retired if server.version else ():
+        yield (
+            f"{server.engine} {server.version} has no {flag}, which is of releases before {release}",
+            "leave it out, or take an image of such a release",
+        )
+    yield from server.broken_words
     if server.beyond_machine:
         yield server.beyond_machine, "split it over fewer GPUs, or give it as many as its degrees multiply to"
+    if server.broken_stages:
+        yield server.broken_stages, "give every stage a number of layers, all of the model's between them"
+    if server.without_role:
+        yield (
+            f"{server.without_role} has no kv_role, without which vLLM stops (KVTransferConfig)",
+            "add kv_role to --kv-transfer-config: kv_producer, kv_consumer or kv_both",
+        )
     yield from _short_steps(server)
 
 

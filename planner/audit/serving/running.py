@@ -10,6 +10,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.simulation.disaggregated import sent_bytes_per_token
 from costmodel.serving.simulation.load import Load
 from costmodel.serving.simulation.simulator import Simulation, simulate, simulate_apart
+from planner.audit.serving.kept_prefixes import through_prefills, with_kept_prefixes
 from planner.audit.serving.pools import Pools
 from planner.audit.serving.server import Server, planned_server
 from planner.audit.serving.start import server_budget, server_deployment
@@ -21,7 +22,7 @@ from planner.serving.closed_pools import PrefillShort, short_of_prefill
 from planner.serving.fleet import FleetRun, run_closed, run_closed_pools, run_fleet, run_pools
 from planner.serving.fleet_choice import Selection
 from planner.serving.headroom import bracket_of_fleet, broken_at
-from planner.serving.plan import Headroom, ServingOptimality, ServingPlan, ServingRequest
+from planner.serving.plan import Headroom, Percentiles, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,
@@ -59,6 +60,8 @@ class RunningServer:
     prefill_short: PrefillShort | None = None
     prefill_per_s: float | None = None
     over_tcp: tuple[OverTcp, OverTcp] | None = None
+    cached_share: float = 0.0
+    """Share of a trace's prompt tokens that prefix caches have."""
 
     @property
     def is_bound_by_tcp(self) -> bool:
@@ -79,7 +82,50 @@ def running(
         return option
     if trace is None:
         return _under_load(cal, server, request, hierarchy, option)
-    return _judged(cal, request, hierarchy, _under_trace(option, server.replicas, trace), None)
+    met = with_kept_prefixes(option, server.replicas, trace, keeps=server.keeps_prefixes)
+    now = _judged(cal, request, hierarchy, _under_trace(option, server.replicas, met), None)
+    return replace(now, cached_share=_cached_share(met))
+
+
+TENTH = 1.1
+"""The 99th percentile of lengths over their mean, of requests that a client draws from 0.8 of a length on."""
+CLUMPED = 2.0
+"""Times the least first token of a closed loop that its mean is, from which prompts wait for each other."""
+
+
+def first_token_spread(
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, now: RunningServer
+) -> Percentiles | None:
+    """First tokens of a closed loop whose requests differ in length by a tenth; None where it changes little.
+
+    Requests of one length that begin together end together: their prompts queue in one clump for ever.
+    """
+    job, least_s = request.job, float(np.min(now.simulation.ttft_s))
+    if (job.concurrency or 0) < 2 or job.input_tokens_p99 or job.output_tokens_p99:
+        return None
+    if now.ttft_s < CLUMPED * least_s:
+        return None
+    spread = replace(
+        job,
+        input_tokens_p99=round(TENTH * job.input_tokens),
+        output_tokens_p99=round(TENTH * job.output_tokens),
+    )
+    other = running(cal, server, replace(request, job=spread), hierarchy)
+    if isinstance(other, Rejected):
+        return None
+    first = other.plan.estimate.ttft
+    return first if CLUMPED * first.p50_s < now.plan.estimate.ttft.p50_s else None
+
+
+def covering(now: RunningServer, first: Percentiles) -> RunningServer:
+    """A server whose band of first tokens covers those of another spread of lengths, too."""
+    estimate = now.plan.estimate
+    ttft = replace(
+        estimate.ttft,
+        lower_s=min(estimate.ttft.lower_s, first.lower_s),
+        upper_s=max(estimate.ttft.upper_s, first.upper_s),
+    )
+    return replace(now, plan=replace(now.plan, estimate=replace(estimate, ttft=ttft)))
 
 
 def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
@@ -87,7 +133,7 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
     if replicas == 1:
         simulation = simulate(option.times, option.rules, trace)
     else:
-        sent = replace(trace, replica=np.arange(len(trace)) % replicas)
+        sent = trace if len(trace.replica) else replace(trace, replica=np.arange(len(trace)) % replicas)
         simulation = simulate_apart(option.times, option.rules, sent, replicas)
     served = len(trace) / simulation.makespan_s
     return FleetRun(
@@ -101,6 +147,11 @@ def _under_trace(option: Option, replicas: int, trace: Load) -> FleetRun:
         limits=broken_limits(option, simulation),
         finished=True,
     )
+
+
+def _cached_share(trace: Load) -> float:
+    """Share of the prompt tokens of a trace that need not be computed."""
+    return float(trace.cached_tokens.sum() / trace.input_tokens.sum())
 
 
 def running_pools(
@@ -122,7 +173,8 @@ def running_pools(
     headroom = None
     if trace is not None:
         selection = Selection(counts=counts, rate_per_s=rate or 0.0, num_gpus=pools.num_gpus)
-        run = run_pools(selection, prompts, outputs, rate or 0.0, trace)
+        met = through_prefills(trace, keeps=pools.prefill.keeps_prefixes)
+        run = run_pools(selection, prompts, outputs, rate or 0.0, met)
         run = replace(run, request_rate_per_s=len(trace) / run.simulation.makespan_s, finished=True)
     elif rate is None:
         run = run_closed_pools(counts, prompts, outputs, request.job.concurrency or 1)
@@ -132,6 +184,8 @@ def running_pools(
         served, failed = bracket_of_fleet(run)
         headroom = Headroom(served_per_s=served, failed_per_s=failed, broken=run.broken)
     now = _judged(cal, request, hierarchy, run, headroom)
+    if run.hits is not None:
+        now = replace(now, cached_share=run.hits.rate)
     if pools.transport == "rdma" or pools.num_gpus <= hierarchy.gpus_per_node:
         return now
     return replace(now, over_tcp=_over_tcp(pools, request, now, prefill, decode))

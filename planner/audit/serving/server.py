@@ -22,26 +22,31 @@ from costmodel.serving.deployment import (
     KvDtype,
     ServingLayout,
     Weights,
+    cache_dtype_of,
     published_weights,
-    stage_layers,
 )
-from costmodel.serving.engine import serving_stack
-from planner.audit.facts import JobFacts
+from costmodel.serving.engine import ServingStack, serving_stack
+from planner.audit.environment import exchanges_through_hosts
+from planner.audit.facts import JobFact, JobFacts, meaning
 from planner.audit.file_names import model_of_names
-from planner.audit.read import OPTION_FILES, Reading
+from planner.audit.launch import OPTION_FILES
+from planner.audit.read import Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
+from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
+from planner.audit.serving.graphs import captures_steps, graph_batch, is_level
+from planner.audit.serving.kept_prefixes import FLAGS_OF_PREFIXES, keeps_prefixes
 from planner.audit.serving.lora import ServedAdapters, adapters_of
-from planner.audit.serving.machine import compared_with_machine
+from planner.audit.serving.machine import compared_with_machine, gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
+from planner.audit.serving.stages import fitting_order, kinds_of_stages, with_layers
 from planner.formats.server_lines import ServerLog
-from planner.formats.settings import Setting, number, whole_or_none
+from planner.formats.settings import NOT_KNOWN, Scalar, Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
 from topology.base.errors import InputError, shown
 from topology.base.units import GIB
-from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, gpus
-from topology.hardware.datasheets import default_gpu
+from topology.hardware.datasheets import default_gpu, generation_of
 
 _UNPRICED = {
     "said.transfer": "the files of both pools: these start one of two",
@@ -99,7 +104,10 @@ class Server:
         gather_steps: Decode steps that they wait for others after that.
         longest: Tokens of the longest request that it takes.
         assumed: What was taken for granted.
-        slow: Settings that are not priced and make it slower than predicted.
+        slow: Settings that make it slow.
+        graph_batch: Most requests of a rank whose decode steps graphs hold; 0 for none, None for any number.
+        own_all_reduce: Whether the engine's own all-reduce is used, which a switch ends.
+        peers: Whether NCCL may read another GPU's memory, which variables forbid.
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
         version: Of the engine, where the files name it; "" is the newest known.
@@ -113,9 +121,13 @@ class Server:
         cache_bytes: Cache of each GPU, where it is said and not left by weights.
         cache_tokens: Tokens of the cache of an attention rank at most.
         whole_prompts: Whether prompts are computed whole, by a word.
+        captures_steps: Whether graphs hold whole decode steps.
         printed: What its log says.
+        broken_words: Degrees and values that its engine refuses at once, with what helps; others stand in
+            their place.
         beyond_machine: What its degrees take and what files give one server, if that is less; else "".
         dtype: What products are told to be in; "" is the checkpoint's.
+        quantization: The method that is named for its weights; "" where none is.
         cache_format: The cache's format, as the files spell it; "" where they do not.
         cuts_prompts: Whether prompts may span steps where its engine computes them whole unless told.
         adapters: Adapters that requests name; None without.
@@ -124,6 +136,7 @@ class Server:
         host_gpus: GPUs of a host, where files say on how many hosts a replica lies.
         cluster: A cluster that is described, by its name or file.
         backend: Kernels of attention that are asked for by name; "" where the engine chooses.
+        profiles_encoder: Whether its profile run has the tower encode, where that of its engine does.
         knows_positions: Whether the model's positions are those of its checkpoint, and not of one alike.
     """
 
@@ -148,6 +161,7 @@ class Server:
     stretches: bool = False
     knows_positions: bool = True
     dtype: str = ""
+    quantization: str = ""
     cache_format: str = ""
     backend: str = ""
     cuts_prompts: bool = False
@@ -160,15 +174,29 @@ class Server:
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
+    graph_batch: int | None = None
+    own_all_reduce: bool = True
+    peers: bool = True
     mixes: bool = False
+    profiles_encoder: bool = True
     """Whether a switch lets prompts and decodes share steps, where the engine does not by itself."""
     unread: Unread = NOTHING_UNREAD
     host_weights_bytes: float = 0.0
     cache_bytes: float | None = None
     cache_tokens: int | None = None
     whole_prompts: bool = False
+    captures_steps: bool = True
     printed: ServerLog | None = None
     beyond_machine: str = ""
+    words: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
+    """Words of its command and its file of options, in one spelling; workers of two ports are alike."""
+    broken_stages: str = ""
+    """Why the engine refuses the layers that its stages are given; "" where it takes them."""
+    keeps_prefixes: bool = False
+    """Whether prompts find what earlier ones left, of a trace that names their blocks."""
+    without_role: str = ""
+    """A connector of two pools beside which no role is said; "" without one."""
+    broken_words: tuple[BrokenWord, ...] = ()
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -181,6 +209,19 @@ class Server:
             )
         flags = ", ".join(self.unread.uncounted)
         return f"a server without {flags}, which nothing reads" if flags else ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of its GPUs, each once."""
+        return tuple(dict.fromkeys(self.layout.gpus)) or (self.gpu,)
+
+    @property
+    def gpus_in_words(self) -> str:
+        """How many GPUs of which kinds."""
+        if not self.layout.gpus:
+            return f"{self.num_gpus} × {self.gpu}"
+        each = self.replicas * self.layout.stage_gpus
+        return " + ".join(f"{each * self.layout.gpus.count(kind)} × {kind}" for kind in self.kinds)
 
     @property
     def num_gpus(self) -> int:
@@ -223,17 +264,21 @@ def server_of(
         InputError: A value of the files is not possible.
     """
     facts = reading.facts
-    unpriced = {name: why for name, why in _UNPRICED.items() if not (of_pool and name in _OF_POOLS)}
+    store = _store_of_caches(reading)
+    whole = of_pool or bool(_connector_without_role(reading)) or bool(store)
+    unpriced = {name: why for name, why in _UNPRICED.items() if not (whole and name in _OF_POOLS)}
     missing = [why for name, why in unpriced.items() if name in facts.by_field]
     checkpoint = facts.value("said.model_source") or facts.value(
         "said.model"
     )  # the id of Ray's may be any name
     named = _LEFT_OPEN.sub(r"\2-\1", str(checkpoint or ""))
     assumed: list[str] = []
-    if not (model or named) and "said.model" not in facts.unknown:
-        named = _checkpoint_of_names(reading, assumed)
+    if store:
+        assumed.append(f"not priced: prompts that {store} finds in caches outside the GPUs are computed here")
     if not (model or named):
-        missing.append("--model")
+        missing.append(_asked_model(reading))
+    if (untold := _untold_degree(reading, assumed)) and not missing:
+        missing.append(untold)
     if missing:
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     served = _served_model(reading.facts, model or "", named, configs or {}, assumed)
@@ -241,14 +286,23 @@ def server_of(
         return served
     spec, knows = served
     engine = serving_stack(reading.family.name)
+    broken: list[BrokenWord] = []
+    layout, replicas = read_or_broken(
+        lambda: _split(engine.name, facts, spec), (_tensor_ranks(facts), 1), broken
+    )
+    broken += broken_degrees(engine.name, reading, layout)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
-        return Unknown(missing=(UNPRICED,))
-    if uneven := _uneven_stages(reading, spec):
-        return Unknown(missing=(uneven,))
-    if cluster:
-        gpu = named_cluster(cluster).gpu.name
-    kind = gpu_name(gpu) if gpu else _gpu(reading, assumed)
-    layout, replicas = _split(engine.name, facts, spec)
+        if not broken:
+            return Unknown(missing=(UNPRICED,))
+        drafts = "", 0
+    layout, broken_stages = with_layers(layout, engine.name, reading.variables, spec)
+    weights = _weights(facts, named, spec, assumed)
+    kinds = kinds_of_stages(gpu, cluster, layout)
+    if not kinds and len(reading.gpus) == layout.pp > 1:
+        kinds = fitting_order(spec, engine.name, weights, layout, reading.gpus)
+        assumed.append(f"stages on {', '.join(kinds)}, by their layers: no file says the order (--gpu a,b)")
+    layout = replace(layout, gpus=kinds) if len(kinds) > 1 else layout
+    kind = kinds[0] if kinds else _gpu(reading, assumed)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
     if engine.name == "sglang":
         budget = budget and max(budget // layout.attention_dp, 1)
@@ -256,7 +310,7 @@ def server_of(
         sequences = sequences and sequences * layout.attention_dp
     steps, more = _waits(facts, layout, assumed)
     cache_format = str(facts.value("said.kv_dtype") or "").lower()
-    memory = _share(facts.value("said.memory_share"))
+    memory = read_or_broken(lambda: _share(facts.value("said.memory_share")), None, broken)
     if memory is None and engine.fraction_of == "static":
         assumed.append(
             f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
@@ -267,15 +321,16 @@ def server_of(
     assumed += unread.notes
     beyond, idle = compared_with_machine(reading, replicas * layout.num_gpus)
     assumed += idle
-    eager = "cuda graphs are off (enforce_eager): every step also waits for its launches, not priced"
+    held = graph_batch(reading, drafts[1], assumed)
+    eager = "cuda graphs are off: every step lasts at least as long as its operations are launched"
     return Server(
         engine=engine.name,
         model=spec,
         gpu=kind,
         layout=layout,
         replicas=replicas,
-        weights=_weights(facts, named, spec, assumed),
-        kv_dtype="fp8" if "fp8" in cache_format else "bf16",
+        weights=weights,
+        kv_dtype=_cache_dtype(engine, spec, kind, cache_format),
         memory_fraction=memory,
         max_batch=sequences,
         token_budget=budget,
@@ -283,32 +338,82 @@ def server_of(
         gather_steps=more,
         longest=facts.count("said.max_length"),
         assumed=tuple(assumed),
-        slow=(eager,) if facts.truth("said.eager") else (),
+        slow=(eager,) if held == 0 else (),
+        graph_batch=held,
+        own_all_reduce=not facts.truth("said.no_custom_all_reduce"),
+        peers=not exchanges_through_hosts(reading.variables, reading.slow_variables),
         checkpoint=named,
-        knows_gpu=bool(gpu) or len(reading.gpus) == 1,
+        knows_gpu=bool(kinds) or len(reading.gpus) == 1,
         fits_length=_length_is_left_open(reading),
         stretches=_stretches(reading),
         knows_positions=knows,
         dtype=str(facts.value("said.dtype") or "").lower(),
+        quantization=str(facts.value("said.precision") or "").lower(),
         cache_format=cache_format,
         backend=_backend(reading),
         cuts_prompts=facts.truth("said.cuts_prompts") is True,
         adapters=adapters_of(reading, spec, engine),
         host_gpus=_host_gpus(facts, layout),
-        cluster=cluster or "",
+        cluster="" if layout.gpus else cluster or "",
         version=version,
         drafter=drafts[0],
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,
+        profiles_encoder=facts.truth("said.unprofiled_encoder") is not True,
         unread=unread,
+        words=_words_of_server(reading),
         host_weights_bytes=(number(facts.value("said.cpu_offload")) or 0.0) * GIB,
         cache_bytes=_bytes(facts.value("said.cache_bytes")),
         cache_tokens=facts.count("said.cache_tokens"),
         whole_prompts=bool(facts.truth("said.whole_prompts")),
+        captures_steps=captures_steps(reading),
         printed=reading.served,
         beyond_machine=beyond,
+        broken_stages=broken_stages,
+        keeps_prefixes=keeps_prefixes(reading, engine.name, spec, version),
+        without_role=_connector_without_role(reading) if engine.name == "vllm" else "",
+        broken_words=tuple(broken),
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
+
+
+def _store_of_caches(reading: Reading) -> str:
+    """The connector by which a server of whole requests keeps caches elsewhere (kv_both); "" without."""
+    named = {setting.path[-1]: str(setting.value) for setting in reading.settings if setting.path}
+    connector = named.get("kv_connector", "")
+    return "" if named.get("kv_role") != "kv_both" or _HANDS_OVER.search(connector) else connector
+
+
+_DEGREES = {
+    "layout.tp": "tensor",
+    "layout.pp": "pipeline",
+    "layout.dp": "data",
+    "layout.ep": "expert",
+    "said.dcp": "decode context",
+}
+
+
+def _untold_degree(reading: Reading, assumed: list[str]) -> str:
+    """What a price lacks where only a run knows a degree; tensor ranks alone are all GPUs that files give.
+
+    Nothing is priced on one rank in its place: that would hold other weights.
+    """
+    facts = reading.facts
+    untold = [name for name in _DEGREES if name in facts.unknown and name not in facts.by_field]
+    machine = gpus_of_machine(reading)
+    if machine is None and reading.mentioned_gpus:
+        machine = reading.mentioned_gpus, f"a comment counts {reading.mentioned_gpus}"
+    others = {facts.count("layout.pp") or 1, facts.count("layout.dp") or 1}
+    if untold == ["layout.tp"] and machine is not None and others == {1}:
+        gpus, where = machine
+        facts.by_field["layout.tp"] = JobFact(name="layout.tp", value=gpus, how="derived")
+        assumed.append(f"tp is {gpus}, all GPUs that the server has ({where}): only a run knows it")
+        return ""
+    for name in untold:
+        unread = [each for each in reading.settings if meaning(each, reading.family.words) == name]
+        line = next((f" (line {each.line})" for each in unread if each.value == NOT_KNOWN), "")
+        return f"the {_DEGREES[name]} parallel degree{line}, which only a run knows: --env NAME=VALUE says it"
+    return ""
 
 
 def _served_model(
@@ -324,6 +429,8 @@ def _served_model(
         if model:
             raise
         return Unknown(missing=(f"--model ({unknown.what}; {unknown.fix})",))
+    if facts.truth("said.text_only") or _takes_no_images(facts.value("said.item_limits")):
+        spec = replace(spec, encoder=None)
     spec, knows = _positioned(spec, model, named)
     if not knows and facts.count("said.max_length") is None:
         assumed.append(
@@ -333,29 +440,57 @@ def _served_model(
     return spec, knows
 
 
-def _checkpoint_of_names(reading: Reading, assumed: list[str]) -> str:
-    """The model that the name of a file tells, where no word of it names a checkpoint; else ""."""
-    if (named := model_of_names([*reading.kinds])) is None:
-        return ""
-    assumed.append(f"the model is {named[0].name}, by the name of {named[1]}: --model gives another")
-    return named[0].name
+def _asked_model(reading: Reading) -> str:
+    """The flag that says the model; the name of a file may tell one, and decides nothing."""
+    named = model_of_names([*reading.kinds])
+    return "--model" if named is None else f"--model (the name of {named[1]} tells {named[0].name})"
 
 
-_ELSEWHERE = frozenset((*OPTION_FILES, "disaggregation_transfer_backend"))
+_ELSEWHERE = frozenset(
+    (*OPTION_FILES, *FLAGS_OF_PREFIXES, "disaggregation_transfer_backend", "cudagraph_mode")
+)
 """Flags that no field states and that are read all the same."""
 
 
 def _unread(reading: Reading, version: str) -> Unread:
     """Flags of its command that nothing reads; those of positions are read where they scale them."""
-    scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag)}
-    read = {*reading.family.words, *_ELSEWHERE, *scaled}
-    return unread_flags(reading.family.name, reading.flags, read, version)
+    scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag) or is_level(flag)}
+
+    def is_read(setting: Setting) -> bool:
+        whole = replace(setting, name=setting.path[0])
+        stated = meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
+        elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
+        return elsewhere or (stated is not None and stated != "said.ignored")
+
+    unread = unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
+    return replace(unread, lacking=reading.lacking)
+
+
+def _words_of_server(reading: Reading) -> dict[str, Scalar]:
+    """Words of a server's command and its file of options; of a release's values the last part of each."""
+    words = (*reading.options, *reading.flags)
+    if words:
+        return {".".join(each.path): each.value for each in words if each.value != NOT_KNOWN}
+    return {each.path[-1]: each.value for each in reading.settings if each.value != NOT_KNOWN}
 
 
 def _stretches_positions(flag: Setting) -> bool:
     """Whether a flag says how positions are scaled, and nothing else of a model."""
     names = flag.path[0].replace("_", "-").startswith(_POSITIONS)
     return names and ("rope" in flag.path[0] or "rope" in str(flag.value))
+
+
+_LIMIT = re.compile(r"(image|video)\W{1,4}(?:count\W{1,4})?(\d{1,6})")
+
+
+def _takes_no_images(limits: object) -> bool:
+    """Whether a prompt may have no image and no video, whose tower vLLM then leaves out.
+
+    >>> _takes_no_images('{"image": 0, "video": 0}'), _takes_no_images({"image": 0}), _takes_no_images(None)
+    (True, False, False)
+    """
+    counts = dict(_LIMIT.findall(str(limits)))
+    return len(counts) == len(("image", "video")) and not any(int(count) for count in counts.values())
 
 
 _SIZE = re.compile(r"(?P<count>\d+(?:\.\d+)?)(?P<unit>[kmgt]?)(?P<binary>i?)b?", re.IGNORECASE)
@@ -388,23 +523,14 @@ def _positioned(spec: ModelSpec, model: str, named: str) -> tuple[ModelSpec, boo
     return spec, knows_positions(model or named, spec)
 
 
-_STAGES = ("VLLM_PP_LAYER_PARTITION", "SGLANG_PP_LAYER_PARTITION")
-"""Variables with the layers of every pipeline stage, in commas."""
+_HANDS_OVER = re.compile(r"nixl|mooncakeconnector|p2pnccl|moriio|multiconnector", re.IGNORECASE)
+"""Connectors of vLLM by which one server gives its caches to another; the rest keep them beside one."""
 
 
-def _uneven_stages(reading: Reading, model: ModelSpec) -> str:
-    """What a price lacks where a variable gives the stages other layers than an even split; else ""."""
-    for name in _STAGES:
-        if (setting := reading.variables.get(name)) is None:
-            continue
-        layers = [whole_or_none(part) for part in str(setting.value).split(",")]
-        even = stage_layers(model, len(layers))
-        if sorted(layer or 0 for layer in layers) != sorted(even):
-            return (
-                f"a pipeline of even stages: {name}={shown(setting.value)} gives them other layers than "
-                f"{','.join(map(str, even))}, and neither that nor unlike GPUs in one replica are priced"
-            )
-    return ""
+def _connector_without_role(reading: Reading) -> str:
+    """The connector that a command names without saying its role."""
+    named = {setting.path[-1]: str(setting.value) for setting in reading.settings if setting.path}
+    return named.get("kv_connector", "") if "kv_role" not in named else ""
 
 
 def as_planned(server: Server, request: ServingRequest) -> ServingRequest:
@@ -447,6 +573,7 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         drafter=request.job.drafter,
         draft_tokens=request.job.draft_tokens,
         planned=request,
+        keeps_prefixes=bool(request.router),
     )
 
 
@@ -505,6 +632,11 @@ def _gpu_of_memory(sizes_gb: tuple[int, ...]) -> str:
     alike = [name for name, kind in gpus().items() if round(kind.memory_bytes / GIB) == sizes_gb[0]]
     alike += [name for name, kind in gpus().items() if abs(kind.memory_bytes / GIB - sizes_gb[0]) < 1.5]
     return default_gpu() if default_gpu() in alike else next(iter(alike), "")
+
+
+def _tensor_ranks(facts: JobFacts) -> ServingLayout:
+    """Tensor-parallel ranks alone, in the place of degrees that are not possible together."""
+    return ServingLayout(tp=max(facts.count("layout.tp") or 1, 1), pp=max(facts.count("layout.pp") or 1, 1))
 
 
 def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:
@@ -568,6 +700,14 @@ def _waits(facts: JobFacts, layout: ServingLayout, assumed: list[str]) -> tuple[
             )
         waits.append(steps)
     return waits[0], waits[1]
+
+
+def _cache_dtype(engine: ServingStack, spec: ModelSpec, gpu: str, stated: str) -> KvDtype:
+    """The format of a cache: as stated, else the one that the engine's layers take, else the weights' own."""
+    if "fp8" in stated:
+        return "fp8"
+    only = cache_dtype_of(engine, spec, maker=generation_of(gpus()[gpu]).maker)
+    return only if only is not None and stated in ("", "auto") else "bf16"
 
 
 def _share(value: object) -> float | None:

@@ -12,7 +12,7 @@ from planner.audit.serving.pools import servers_of_text
 from planner.formats.settings import Setting
 from planner.formats.shell import Started
 
-_WIDENS = ("ipc", "shm_size", "hostipc", "ipc_mode")
+_WIDENS = ("ipc", "shm_size", "hostipc", "ipc_mode", "sharedmemory", "sharedmemorysize")
 _FLAGS = ("--ipc", "--shm-size", "--tmpfs", "/dev/shm")  # noqa: S108 - a mount, and no file of ours
 
 
@@ -33,7 +33,9 @@ def _is_of_container(settings: Sequence[Setting]) -> bool:
 
 
 def _is_wider(settings: Sequence[Setting]) -> bool:
-    """Whether anything of a manifest gives containers more."""
+    """Whether anything of a manifest gives containers more; the operator of Dynamo's graphs gives 8 GiB."""
+    if any(setting.value == "DynamoGraphDeployment" for setting in settings):
+        return True
     return any(
         setting.path[-1].replace("_", "").lower() in {word.replace("_", "") for word in _WIDENS}
         or "/dev/shm" in str(setting.value)  # noqa: S108 - same

@@ -5,25 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
-from costmodel.serving.deployment import Deployment, is_as_published, weight_bytes
+from costmodel.serving.deployment import Deployment, is_as_published, layers_of_stages, weight_bytes
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
-from costmodel.serving.held import HeldCache, held_cache, longest_held, tokens_in_flight
-from costmodel.serving.memory import tile_share
+from costmodel.serving.held import (
+    HeldCache,
+    held_cache,
+    longest_held,
+    sampled_requests,
+    tokens_in_flight,
+)
+from costmodel.serving.memory import scarcest_stage, tile_share
+from costmodel.serving.partition import roomiest_layers
 from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
 from planner.audit.serving.server import Server
+from planner.audit.serving.stages import roomier
 from planner.serving.plan import ServingRequest
-from planner.serving.space import deployment_of
-from topology.base.units import format_bytes
+from planner.serving.space import deployment_of, partition_words
+from topology.base.units import GIB, format_bytes
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import allocatable_bytes
 
 ENGINE_UNCERTAINTY = 0.15
 """Share by which what engines take beside weights and cache differs from what their logs leave for it
-(`tests/published/costmodel/serving/test_memory_ledger.py`): at most 10 % in five of seven rows, more in older
-versions."""
+(`tests/published/costmodel/serving/test_memory_ledger.py`): at most 13 % in six rows, more in older versions
+and where graphs are counted."""
+LEAST_DOUBT_BYTES = 0.5 * GIB
+"""The least of it: cards that hold little beside them take 0.2 to 0.85 GiB outside PyTorch by their logs."""
 WEIGHTS_UNCERTAINTY = 0.015
 """The same of weights (`tests/published/costmodel/serving/test_memory_ledger.py`)."""
 WHOLE_MEMORY = 1.0
+MOST_KEPT = 1.5
+"""Times as many requests as its engine counts at its start that a cache keeps, from which that is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +52,13 @@ class Start(HeldCache):
         estimate: Where its log prints the cache, what was estimated without it, in words.
         knows_longest: Whether the longest request is said, or that of the checkpoint.
         wide: What of the checkpoint is wider than its name says, in words.
+        states: Requests of an attention rank that may run at once, whose states the cache must hold; 0 where
+            the engine does not ask.
+        says_states: Whether their number is said, or the release's default.
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
+        scarcest: The stage that is told of, where stages are not alike, in words; else "".
         refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
 
@@ -53,30 +70,53 @@ class Start(HeldCache):
     estimate: str = ""
     knows_longest: bool = True
     wide: str = ""
+    states: int = 0
+    says_states: bool = False
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
+    scarcest: str = ""
     refusal: BrokenLaw | None = None
 
     @property
     def starts(self) -> bool | None:
         """False where the upper end of the cache is too small, None where only the estimate is.
 
-        None, too, where the GPUs are a guess: nothing of their memory is a verdict then.
+        None, too, where the GPUs are a guess: nothing of their memory is a verdict then; and where the lower
+        end holds fewer states than requests may run.
         """
         if self.whole_memory or (self.refusal is not None and self.refusal.certain):
             return False
         if not self.certain:
             return None
         if self.holds:
-            return True if self.refusal is None and (self.knows_longest or not self.refuses) else None
+            known = self.knows_longest or not self.refuses
+            return True if self.refusal is None and known and self.holds_states else None
         most_bytes = self.cache_bytes + self.doubt_bytes
-        return False if most_bytes < (max(self._needed_bytes, 1.0) if self.knows_longest else 1.0) else None
+        needed_bytes = self._needed_bytes if self.knows_longest else self._states_bytes
+        return False if most_bytes < max(needed_bytes, 1.0) else None
 
     @property
     def _needed_bytes(self) -> float:
         """Cache without which the engine refuses to start."""
-        return self.request_bytes if self.refuses else 0.0
+        asked = self.request_bytes * self.asked_share if self.refuses else 0.0
+        return max(asked, self._states_bytes)
+
+    @property
+    def _states_bytes(self) -> float:
+        """Cache of the states of all requests that may run at once."""
+        return self.states * self.state_page_bytes
+
+    @property
+    def holds_states(self) -> bool:
+        """Whether the lower end of the cache holds them."""
+        return not self.states or self.sure_states >= self.states
+
+    @property
+    def sure_states(self) -> int:
+        """States that the lower end of the cache holds."""
+        least_bytes = max(self.cache_bytes - self.doubt_bytes, 0.0)
+        return int(least_bytes // self.state_page_bytes) if self.state_page_bytes else 0
 
     @property
     def holds(self) -> bool:
@@ -91,7 +131,8 @@ class Start(HeldCache):
         """Bytes by which the cache may be larger or smaller than estimated."""
         if self.exact:
             return 0.0
-        return ENGINE_UNCERTAINTY * self.beside_bytes + WEIGHTS_UNCERTAINTY * self.weights_bytes
+        engine = max(ENGINE_UNCERTAINTY * self.beside_bytes, LEAST_DOUBT_BYTES)
+        return engine + WEIGHTS_UNCERTAINTY * self.weights_bytes
 
     @property
     def why(self) -> str:
@@ -107,6 +148,8 @@ class Start(HeldCache):
         if self.whole_memory:
             why = "the engine is given all memory of a GPU (1.0), of which the driver's context takes a part"
             return f"the server does not start: {why}", "give a share such as 0.95"
+        if self.cache_bytes >= self.request_bytes and not self.holds_states:
+            return self._states_finding
         if self.holds and self.concurrency >= 1:
             return None
         verb = "cannot serve its longest request"
@@ -120,6 +163,11 @@ class Start(HeldCache):
         )
         if not self.knows_longest:
             why += "; its length is a guess, that of another checkpoint of this shape"
+        if not self.holds and self.asked_share > 1:
+            why += (
+                f"; this release asks every stage for all layers of a request, so that "
+                f"{self.longest_tokens:,} tokens start (vLLM pull 33698 mends it)"
+            )
         if self.cache_bytes <= 0:
             short, request = format_bytes(-self.cache_bytes), why.partition(", longer")[0]
             why = f"weights and engine leave no memory for a cache, {short} too much; {request}"
@@ -127,6 +175,17 @@ class Start(HeldCache):
         return f"the server {verb}: {why}{wide}", self.remedy or (
             "take narrower weights or cache, or more GPUs"
         )
+
+    @property
+    def _states_finding(self) -> tuple[str, str]:
+        """More requests may run than the cache has room for states of."""
+        does = "does not" if self.starts is False else "may not"
+        whose = "as its words say" if self.says_states else "by the release's default"
+        why = (
+            f"{self.states:,} requests may run at once, {whose}, and the cache has room for "
+            f"{self.state_pages:,} states (Mamba cache blocks) of a request each"
+        )
+        return f"the server {does} start: {why}", self.remedy or "give --max-num-seqs 1, or more GPUs"
 
     @property
     def words(self) -> str:
@@ -137,9 +196,15 @@ class Start(HeldCache):
         taken = "by its log " if self.estimate else taken
         without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         guessed = "" if self.knows_longest else ", a guess"
+        more = self.kept_concurrency > MOST_KEPT * max(self.concurrency, 0.0) > 0
+        kept = (
+            " with a step's tokens in its windows, as the engine counts at its start; once computed "
+            f"{self.kept_concurrency:.2f}x"
+        )
         return (
-            f"{taken}weights {weights} a GPU, cache {cache} a GPU, {tokens}; maximum concurrency for "
-            f"{self.longest:,} tokens a request{guessed}: {max(self.concurrency, 0.0):.2f}x{without}"
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}, {tokens}; "
+            f"maximum concurrency for {self.longest:,} tokens a request{guessed}: "
+            f"{max(self.concurrency, 0.0):.2f}x{kept if more else ''}{without}"
         )
 
 
@@ -147,9 +212,40 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
     """What a server holds when it starts, and the settings with which it does where it does not."""
     start = _logged(server, _start_as_given(server, request, hierarchy))
     start = replace(start, refusal=refusal_of(server))
-    if (start.refusal is not None and start.refusal.certain) or (start.holds and start.concurrency >= 1):
+    if start.refusal is not None and start.refusal.certain:
         return start
-    return replace(start, remedy=_remedy(server, request, hierarchy))
+    if start.holds and start.concurrency >= 1 and start.holds_states:
+        return start
+    remedy = _remedy(server, request, hierarchy)
+    split = roomier_split(server, request, hierarchy)
+    if split is None:
+        return replace(start, remedy=remedy)
+    held = _start_as_given(split, request, hierarchy)
+    layers = (
+        f"{partition_words(server.engine, split.layout.layers)}, with which it holds {held.cache_tokens:,}"
+    )
+    return replace(start, remedy=f"{remedy}, or set {layers}" if remedy else f"set {layers} tokens")
+
+
+def roomier_split(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Server | None:
+    """The server with the layers of each stage that hold most tokens; None where its own hold as many."""
+    if not roomier(server.layout, server.engine):
+        return None
+    deployment = server_deployment(server, request, hierarchy)
+    step = {
+        "token_budget": server_budget(server, deployment),
+        "max_batch": sampled_requests(deployment, server.max_batch),
+    }
+    layers = roomiest_layers(deployment, **step)
+    if not layers:
+        return None
+    other = replace(server, layout=replace(server.layout, layers=layers))
+    before, after = (_start_as_given(each, request, hierarchy).cache_tokens for each in (server, other))
+    return other if after > (1 + LEAST_ROOM) * max(before, 0) else None
+
+
+LEAST_ROOM = 0.02
+"""Share of tokens that other layers of the stages hold more, at least, to be told."""
 
 
 def _logged(server: Server, start: Start) -> Start:
@@ -158,7 +254,18 @@ def _logged(server: Server, start: Start) -> Start:
     if not prints_cache(server.printed):
         return printed
     words = replace(start, uncounted=()).words
-    return replace(printed, certain=True, guess="", uncounted=(), exact=True, estimate=words)
+    states = printed.states if _knows_states(server) else 0
+    return replace(printed, certain=True, guess="", uncounted=(), exact=True, estimate=words, states=states)
+
+
+def _knows_states(server: Server) -> bool:
+    """Whether a server whose log prints its cache may still stop for states that this has no room for.
+
+    One that ran, or captured graphs, has passed that check; how many a release takes hangs on the GPU.
+    """
+    log = server.printed
+    passed = log is not None and (log.running is not None or log.graph_s is not None)
+    return not passed and (server.knows_gpu or server.max_batch is not None)
 
 
 LEAST_SHARE, MOST_SHARE = 0.01, 0.99
@@ -178,7 +285,7 @@ def as_sized(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
     if stack.fraction_of == "free":
         share *= sized.cache_bytes / left.cache_bytes if left.cache_bytes > 0 else 1.0
     else:
-        share += (sized.cache_bytes - left.cache_bytes) / hierarchy.gpu.memory_bytes
+        share += (sized.cache_bytes - left.cache_bytes) / allocatable_bytes(hierarchy.gpu)
     return replace(free, memory_fraction=min(max(share, LEAST_SHARE), MOST_SHARE))
 
 
@@ -214,12 +321,20 @@ def _remedy(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> st
         held = _start_as_given(changed, asked, hierarchy)
         doubt = 0.0 if changed is least else held.doubt_bytes
         likely, sure = _lengths(changed, asked, hierarchy, held, doubt)
-        if sure >= held.longest and settings:
-            return f"give {', '.join(settings)}"
+        remedies = settings if held.holds_states else (*settings, _fewer_requests(held))
+        if sure >= held.longest and remedies:
+            return f"give {', '.join(remedies)}"
         if sure >= LEAST_LENGTH:
             more_words = f" ({likely:,} by the estimate)" if likely > sure else ""
-            return f"allow {', '.join((f'requests of at most {sure:,} tokens{more_words}', *settings))}"
+            return f"allow {', '.join((f'requests of at most {sure:,} tokens{more_words}', *remedies))}"
     return ""
+
+
+def _fewer_requests(held: Start) -> str:
+    """The requests at once whose states the cache surely holds, in eights where there are so many."""
+    most = max(held.sure_states, 1)
+    likely = f" ({held.state_pages:,} by the estimate)" if held.state_pages > most else ""
+    return f"--max-num-seqs {most // 8 * 8 or most}{likely}"
 
 
 def _lengths(
@@ -227,9 +342,13 @@ def _lengths(
 ) -> tuple[int, int]:
     """The longest request of a server in whole thousands, by the estimate and with less cache than that."""
     deployment = server_deployment(server, request, hierarchy)
-    in_flight = tokens_in_flight(deployment, server_budget(server, deployment))
+    budget = server_budget(server, deployment)
+    in_flight = tokens_in_flight(deployment, budget)
+    sampled = sampled_requests(deployment, server.max_batch)
+    deployment = scarcest_stage(deployment, token_budget=budget, max_batch=sampled)
 
     def whole_thousands(cache_bytes: float) -> int:
+        cache_bytes /= held.asked_share
         tokens = longest_held(deployment, cache_bytes, held.longest, in_flight)
         return tokens if tokens == held.longest else 1024 * (tokens // 1024)
 
@@ -256,6 +375,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
     )
     held = _as_stated(server, held)
     uncounted = server.unread.uncounted
+    states = _states_at_once(server, deployment) if held.state_page_bytes else 0
     return Start(
         **{field.name: getattr(held, field.name) for field in fields(held)},
         certain=server.knows_gpu and not uncounted,
@@ -264,10 +384,38 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         guess="" if server.knows_gpu else server.gpu,
         knows_longest=server.knows_positions or server.longest is not None or server.fits_length,
         refuses=stack.refuses_long_context and not server.fits_length,
+        states=states,
+        says_states=server.max_batch is not None,
         wide=_wide_words(deployment),
+        scarcest=_scarcest_words(server, deployment),
         wide_cache=deployment.kv_dtype == "bf16",
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
+
+
+def _scarcest_words(server: Server, deployment: Deployment) -> str:
+    """Which stage holds fewest tokens, with its layers and GPU; "" where stages are alike."""
+    step = server_budget(server, deployment), sampled_requests(deployment, server.max_batch)
+    place = scarcest_stage(deployment, token_budget=step[0], max_batch=step[1]).stage
+    if place is None:
+        return ""
+    layers, layout = layers_of_stages(deployment)[place], server.layout
+    on = f" on {layout.gpus[place]}" if layout.gpus else ""
+    return f" of stage {place + 1} of {layout.pp}, the scarcest ({layers} layers{on})"
+
+
+def _states_at_once(server: Server, deployment: Deployment) -> int:
+    """Requests of an attention rank that may run at once, of an engine that asks for a state of each; else 0.
+
+    Unless it is told, vLLM takes no more than its steps have tokens (`EngineArgs.create_engine_config`).
+    """
+    stack = deployment.stack
+    if not (stack.state_for_each_request and server.captures_steps):
+        return 0
+    if server.max_batch is not None:
+        return server.max_batch // server.layout.attention_dp
+    default = scheduler_default(stack, deployment.hierarchy.gpu).max_batch
+    return min(default, server_budget(server, deployment))
 
 
 def _as_stated(server: Server, held: HeldCache) -> HeldCache:
@@ -292,8 +440,12 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
         stack = replace(stack, memory_fraction=server.memory_fraction)
-    stack = replace(stack, mixed=stack.mixed or server.mixes)
-    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack))
+    profiles = stack.profiles_encoder and server.profiles_encoder
+    stack = replace(stack, mixed=stack.mixed or server.mixes, profiles_encoder=profiles)
+    stack = replace(stack, graph_batch=server.graph_batch, own_all_reduce=server.own_all_reduce)
+    if server.graph_batch == 0:
+        stack = replace(stack, prompt_graph_tokens=0)
+    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers)
 
 
 def server_budget(server: Server, deployment: Deployment) -> int:

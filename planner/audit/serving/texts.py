@@ -15,15 +15,17 @@ from planner.audit.serving.configured import configs_of
 from planner.audit.serving.copies import with_copies
 from planner.audit.serving.devices import with_shared_device
 from planner.audit.serving.hosts import with_hosts
-from planner.audit.serving.load import asked_in_name, is_result, loads_of
+from planner.audit.serving.load import ServedLoad, asked_in_name, is_result, loads_of
 from planner.audit.serving.pools import Pools, pools_of
+from planner.audit.serving.printed_load import printed_load
 from planner.audit.serving.server import Server, planned_server, server_of
 from planner.audit.serving.shared_memory import has_little_shared_memory
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
 from planner.questions.words import text_of
-from planner.serving.plan import ServingPlan
+from planner.serving.plan import ServingPlan, is_serving_plan, serving_from_json
+from topology.base.errors import InputError
 
 
 def audited_server_texts(
@@ -65,17 +67,58 @@ def judged(
         replace(load, compares=load.compares and compares)
         for load in loads_of(results, scripts, asked, given, reading.kinds)
     ]
-    if not loads:
+    printed = printed_load(reading.served) if reading.served is not None and not loads else None
+    if printed is not None:
+        flags = printed.flags(asked, printed.running + printed.waiting)
+        loads = [ServedLoad(flags=flags, source="its log", compares=compares)]
+    elif not loads:
         asked = functools.reduce(lambda flags, name: asked_in_name(name, flags), reading.kinds, asked)
     pools = pools_of(texts, given, model=model, gpu=gpu, cluster=cluster)
     if isinstance(pools, Pools):
+        prefill, decode = (_deployed(pool, texts, given) for pool in (pools.prefill, pools.decode))
+        pools = replace(pools, prefill=prefill, decode=decode)
         return audited_pools(load_calibration(), reading, pools, loads, asked if compares else None)
     server = pools or server_of(reading, model=model, gpu=gpu, cluster=cluster, configs=configs_of(texts))
     if isinstance(server, Server):
-        server = with_shared_device(with_copies(on_gpus_that_hold(server), texts, given), texts, given)
-        server = with_hosts(server, texts)
-        server = replace(server, little_shm=has_little_shared_memory(texts, given))
+        server = _deployed(with_copies(on_gpus_that_hold(server), texts, given), texts, given)
     return audited_server(load_calibration(), reading, server, loads, asked if compares else None)
+
+
+def predicted_texts(texts: Mapping[str, str], asked: ServeFlags) -> ServingAudit:
+    """What a given server does under a load, as an audit of the same files says it.
+
+    Args:
+        texts: Files that start it, by name, or the plan of one.
+        asked: Its load, and the model, GPUs or cluster that no file names.
+
+    Raises:
+        InputError: The files start no server, or other GPUs were named beside a plan, which has its own.
+    """
+    (name, text), *others = texts.items()
+    if not others and is_serving_plan(text):
+        words = {"--model": asked.model, "--gpu": asked.gpu, "--cluster": asked.cluster}
+        if named := [flag for flag, value in words.items() if value]:
+            raise InputError(
+                what="a plan is predicted as it was planned",
+                cause=f"{' and '.join(named)} beside {name}, which says its own",
+                fix="leave them out, or plan serve again with them",
+            )
+        return predicted_plan(serving_from_json(text, name), asked, name)
+    reading = read_texts(texts)
+    if not reading.family.serves:
+        raise InputError(
+            what="these files start no server",
+            cause=f"{', '.join(texts)}: read as {reading.family.name}",
+            fix="name the script that starts the server, or a plan that plan serve --json wrote",
+        )
+    where = {"model": asked.model, "gpu": asked.gpu, "cluster": asked.cluster}
+    return judged(reading, texts, {}, asked, {}, compares=False, **where)
+
+
+def _deployed(server: Server, texts: Mapping[str, str], given: Mapping[str, str]) -> Server:
+    """The server, or the worker of a pool, with what its files say of hosts, shared GPUs and memory."""
+    server = with_hosts(with_shared_device(server, texts, given), texts)
+    return replace(server, little_shm=has_little_shared_memory(texts, given))
 
 
 _FAMILIES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}

@@ -53,6 +53,15 @@ def counted_caches(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     return {"router": policy, "host_cache_bytes": _bytes(flags.kv_offload) if flags.kv_offload else 0.0}
 
 
+def caches_note(trace: Load | None) -> tuple[str, ...]:
+    """What is said of a trace whose prompts name their blocks, where no cache is followed."""
+    if trace is None or not trace.block_hashes:
+        return ()
+    sent = f"{highest_hit_rate(trace):.0%} of the trace's prompt tokens were sent before (hash_ids)"
+    follow = "plan serve --trace … --router follows caches"
+    return (f"every prompt is computed in full: {sent}, which a cache has where it has room; {follow}",)
+
+
 def highest_hit_rate(trace: Load) -> float:
     """The share of the trace's prompt tokens that one cache without an end has: no fleet's caches have more.
 

@@ -29,7 +29,7 @@ def compared_weights(flags: ServeFlags, model: ModelSpec, gpu: Gpu) -> tuple[Wei
     narrower = [
         item
         for item in NARROWER.get(published, ())
-        if serves_weights(engine, gpu, item) and (item != "fp4" or "fp4" in gpu.peak_flop_per_s)
+        if serves_weights(engine, gpu, item, model) and (item != "fp4" or "fp4" in gpu.peak_flop_per_s)
     ]
     return (published, *narrower)
 

@@ -26,6 +26,12 @@ class Renting:
         """The machine that is rented for a GPU kind, None where GPUs are had one by one."""
         return None if self.owned else offer_of(gpu, hierarchy.gpus_per_host, self.among)
 
+    def sizes(self, gpu: str) -> tuple[Offer, ...]:
+        """The machines that are rented for a GPU kind, one of each size, the smallest first."""
+        sizes = () if self.owned else sizes_offered(gpu, self.among)
+        offers = (offer_of(gpu, size, self.among) for size in sizes)
+        return tuple(offer for offer in offers if offer is not None)
+
 
 def renting(flags: ServeFlags) -> Renting:
     """Read `--provider`; a price of one's own or a cluster is of GPUs one has."""
@@ -48,12 +54,19 @@ def renting(flags: ServeFlags) -> Renting:
     return Renting(owned=False, among=tuple(provider_named(name) for name in named))
 
 
-def offered(result: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
-    """The GPU kinds that the named providers rent, and what is said of the others."""
+def offered(result: Renting, fabrics: Fabrics, *, sized: bool) -> tuple[Fabrics, list[str]]:
+    """The GPU kinds that the named providers rent, and what is said of the others.
+
+    Where the number of GPUs is given (`sized`), in machines of any size.
+    """
     if result.among is None:
         return fabrics, []
-    kept = [(gpu, fabric) for gpu, fabric in fabrics if result.offer(gpu, fabric) is not None]
-    missing = [gpu for gpu, fabric in fabrics if result.offer(gpu, fabric) is None]
+    kept = [
+        (gpu, fabric)
+        for gpu, fabric in fabrics
+        if result.offer(gpu, fabric) is not None or (sized and result.sizes(gpu))
+    ]
+    missing = [gpu for gpu, fabric in fabrics if (gpu, fabric) not in kept]
     whom = " or ".join(result.among)
     if not kept:
         raise InputError(

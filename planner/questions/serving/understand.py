@@ -11,10 +11,11 @@ from typing import get_args
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
 from costmodel.models.catalog import uncompared_note
+from costmodel.models.hf.by_keys import is_read_by_keys
 from costmodel.models.names import weight_format
 from costmodel.models.parameters import parameter_count, without_tower
 from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
+from costmodel.serving.deployment import KvDtype, Weights, cache_dtype_of, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.simulation.load import Load, mean_rate_per_s, read_trace
@@ -37,7 +38,7 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import default_gpu, die_notes, fleet_gpus
+from topology.hardware.datasheets import default_gpu, die_notes, fleet_gpus, generation_of
 
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
@@ -81,7 +82,7 @@ def understand_serving(
     )
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     result = renting(flags)
-    fabrics, left_out = offered(result, _fabrics(flags, job))
+    fabrics, left_out = offered(result, _fabrics(flags, job), sized=bool(flags.gpus))
     caches = counted_caches(flags, trace)
     if trace is not None and caches:
         trace = replace(trace, router=caches["router"])
@@ -135,9 +136,11 @@ def _request(
         float(number_of(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     )
     engine = serving_stack(flags.engine or "vllm").name
+    maker = generation_of(known_gpus()[gpu]).maker
+    only = None if flags.kv_dtype else cache_dtype_of(serving_stack(engine), model, maker=maker)
     return ServingRequest(
         model=model,
-        job=replace(job, weight_precision=weights),
+        job=replace(job, weight_precision=weights, kv_dtype=only or job.kv_dtype),
         gpu=gpu,
         num_gpus=_size(flags, model, job, weights, hierarchy),
         engine=engine,
@@ -148,7 +151,10 @@ def _request(
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
+        offers=result.sizes(gpu) if flags.gpus else (),
+        owned=result.owned,
         spare=_spare(flags),
+        node_gpus=_node_gpus(flags),
     )
 
 
@@ -228,6 +234,15 @@ def capacity_asked(flags: ServeFlags, job: ServingJob) -> bool:
 def _cluster_size(flags: ServeFlags) -> int | None:
     """GPUs of a named cluster, which is a fleet of a given size."""
     return named_cluster(flags.cluster).num_gpus if flags.cluster else None
+
+
+def _node_gpus(flags: ServeFlags) -> tuple[str, ...]:
+    """The kinds of all GPUs of a cluster of several kinds that the catalog has, node by node; else none."""
+    if not flags.cluster:
+        return ()
+    nodes = named_cluster(flags.cluster).spec.nodes
+    kinds = tuple(node.gpu for node in nodes for _ in range(node.count * node.gpus_per_node))
+    return kinds if len(set(kinds)) > 1 and set(kinds) <= known_gpus().keys() else ()
 
 
 def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
@@ -361,6 +376,11 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         *suffix_note(flags.concurrency, job.concurrency or 0, "--concurrency", "request"),
     )
     notes += length_notes(flags, job)
+    if kinds := dict.fromkeys(_node_gpus(flags)):
+        notes.append(
+            f"replicas of one kind take all GPUs ({', '.join(kinds)}) for the least of them; "
+            "a pipeline over all has its own layers for each"
+        )
     uncompared = uncompared_note(model)
     if model.weight_format and flags.weights is None:
         read = "model card" if uncompared else "config.json"
@@ -373,6 +393,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(f"GPU kinds compared: {', '.join(fleet_gpus())} (--gpu names others)")
     if uncompared:
         notes.append(uncompared)
+    if is_read_by_keys(model):
+        notes.append(f"config.json: {'; '.join(model.unmodelled)}")
     if model.left_out:
         notes.append(f"the language model of {model.name} alone is served, without {model.left_out}")
     return (*notes, *speculation_note(flags, model))

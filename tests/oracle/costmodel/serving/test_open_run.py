@@ -52,6 +52,7 @@ def drawn(seed: int) -> Case:
         ranks=ranks,
         tokens_per_step=float(rng.choice([1.0, 1.0, 2.5])),
         stages=stages,
+        passing=stages - 1.0,
     )
     most_in, most_out = int(rng.choice([200, 1500, 20_000])), int(rng.choice([1, 30, 400]))
     most_in, most_out = (1500, 1200) if tight else (most_in, most_out)

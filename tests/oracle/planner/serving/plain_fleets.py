@@ -29,6 +29,7 @@ from costmodel.serving.step_table import StepTimes
 from planner.serving.plan import ServingInfeasible, ServingPlan, ServingRequest
 from planner.serving.space import deployment_of, serving_layouts
 from tests.counts import tries
+from topology.base.arrays import Floats
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
@@ -38,6 +39,8 @@ EXTRA_CHUNKS = (2048, 8192)
 FILLING, COUNTED = 3000, 12000  # requests of a load of hours
 MOST_WAITING = 0.02  # of them, at the last arrival; eight per cent too many leave seven waiting
 JUST_ABOVE = 1.002  # of a bound: what a fleet must not serve
+TENTHS = tuple(step / 10 for step in range(1, 10))
+"""Shares of a rate that is served: a capacity is the rate up to which nothing fails."""
 
 
 @cache
@@ -48,7 +51,10 @@ def calibration() -> Calibration:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One replica under one scheduler, in one phase; what it computes is seen `handed_over_s` later."""
+    """One replica under one scheduler, in one phase; what it computes is seen `handed_over_s` later.
+
+    Of its requests each stays with a worker of the other pool for `elsewhere_s` at least.
+    """
 
     name: str
     phase: str
@@ -56,6 +62,7 @@ class Kind:
     times: StepTimes
     rules: Scheduler
     handed_over_s: float = 0.0
+    elsewhere_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,11 +139,41 @@ def kinds(question: Question) -> list[Kind]:
     phases = (["whole"] if "aggregated" in request.modes else []) + (
         ["prefill", "decode"] if "disaggregated" in request.modes else []
     )
-    return [
+    offered = [
         kind
         for weights, layout, phase in product(request.weights, layouts, phases)
         for kind in _schedulers(deployment_of(request, hierarchy, weights, layout), request.job, phase)
     ]
+    if request.job.end_to_end_s is None:
+        return offered
+    least_s = {
+        phase: min((_alone_s(kind, request.job) for kind in offered if kind.phase == phase), default=0.0)
+        for phase in ("prefill", "decode")
+    }
+    other = {"whole": 0.0, "prefill": least_s["decode"], "decode": least_s["prefill"]}
+    return [replace(kind, elsewhere_s=other[kind.phase]) for kind in offered]
+
+
+def _alone_s(kind: Kind, job: ServingJob) -> float:
+    """Least seconds that a request stays with a worker: the shortest in an empty one, as company may quicken it."""
+    drawn, times = spread_load(job, 1.0, FILLING + COUNTED), kind.times
+    prompt, output = int(drawn.input_tokens.min()), int(drawn.output_tokens.min())
+    alone = spread_load(
+        replace(
+            job, input_tokens=prompt, input_tokens_p99=None, output_tokens=output, output_tokens_p99=None
+        ),
+        1.0,
+        1,
+    )
+    stay_s = float(simulate(times, kind.rules, seen_by(kind, alone)).end_to_end_s[0])
+    decoding = [times.decode_s(batch, batch * prompt) for batch in range(1, kind.rules.max_batch + 1)]
+    return stay_s / max(_quickened(times.linear[1:]), _quickened(decoding))
+
+
+def _quickened(seconds: Sequence[float] | Floats) -> float:
+    """By how much a larger step is quicker than a smaller one at most: measured tables have dips."""
+    from_here = np.asarray(seconds)[::-1]
+    return float((from_here / np.minimum.accumulate(from_here)).max())
 
 
 def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator[Kind]:
@@ -145,19 +182,31 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     if phase != "whole" and layout.pp > 1 and phase not in stack.pools_with_stages:
         return
     context, most = job.input_tokens + job.output_tokens, ENGINE_BATCH * layout.attention_dp
-    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    longest = sum(  # twice its 99th percentile, where a length spreads
+        2 * p99 if p99 and p99 > mean else mean
+        for mean, p99 in (
+            (job.input_tokens, job.input_tokens_p99),
+            (job.output_tokens, job.output_tokens_p99),
+        )
+    )
     if stack.chunked:
         default = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
         sizes = [2048] if phase == "decode" else [default, *(one for one in EXTRA_CHUNKS if one != default)]
     else:
         sizes = [max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)]
-    cache_of = {
-        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=most, context=context)
-        for size in sizes
-    }
-    room = {size: held for size, held in cache_of.items() if held >= 2 * longest + stack.kv_block_tokens}
-    if not room:
+    ranks = layout.attention_dp
+
+    def held_by(size: int, requests: int) -> int:
+        """Tokens of cache beside what sampling so many requests takes."""
+        return kv_capacity_tokens(deployment, token_budget=size, max_batch=requests, context=context)
+
+    def fits(size: int, requests: int) -> bool:
+        return held_by(size, requests) // ranks >= longest + stack.kv_block_tokens
+
+    if not fits(min(sizes), ranks):
         return
+    most = next(each for each in range(most, 0, -ranks) if fits(min(sizes), each))
+    cache_of = {size: held_by(size, most) for size in sizes}
     batch = max(min(max(cache_of.values()) // context, most), layout.attention_dp)
     times = step_times(
         calibration(), deployment, max_batch=batch, token_budget=max(sizes),
@@ -165,11 +214,9 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     )  # fmt: skip
     running = _most_running(times, job, batch)
     waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
-    decoded = job.output_tokens >= 60 or (job.output_tokens > 1 and not job.output_tokens_p99)
-    handed_s = stack.transfer_s if phase == "prefill" and decoded else 0.0
+    handed_s = stack.transfer_s if phase == "prefill" else 0.0
     started = {
-        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=running, context=context)
-        for size in room
+        size: held_by(size, running) for size in sizes if fits(size, running)
     }  # it is told how many run at once, and keeps no memory for samples of more
     for (size, held), steps in product(started.items(), {waits, 0}):
         rules = Scheduler(
@@ -240,7 +287,7 @@ def working_of(kind: Kind, job: ServingJob, rate_per_s: float) -> float:
 def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     """Whether one replica keeps the limits of its phase at this rate, which it serves in the long run."""
     load, first = load_of(kind, job, rate_per_s)
-    found = simulate(kind.times, kind.rules, load)
+    found = handed_over(kind, job, simulate(kind.times, kind.rules, load))
     kept = within(found, job, kind, slice(first, None)) and rate_per_s <= sustained_per_s(kind, job)
     return kept and lasts(kind, job, rate_per_s)
 
@@ -252,20 +299,22 @@ def lasts(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
     And whether few of them wait at the last arrival: prompts and outputs that come when they like keep fewer
     requests running than a closed loop, whose rate an open load may then not reach.
     """
-    found = simulate(kind.times, kind.rules, seen_by(kind, spread_load(job, rate_per_s, FILLING + COUNTED)))
+    load = seen_by(kind, spread_load(job, rate_per_s, FILLING + COUNTED))
+    found = handed_over(kind, job, simulate(kind.times, kind.rules, load))
     waiting = int((found.admitted_s > found.arrival_s[-1]).sum())
     steady = waiting < MOST_WAITING * (FILLING + COUNTED)
     return steady and within(found, job, kind, slice(FILLING, None))
 
 
-def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
+def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float, *, shares: Sequence[float] = ()) -> bool:
     """Whether it keeps them at this rate and at others up to a tenth below: some of few requests have luck.
 
     One of the others is the rate that a certificate rules out, when this one is just above it. The suite looks at
-    every third of the others, with which more is kept, so that no certificate is refuted less.
+    every third of the others, with which more is kept, so that no certificate is refuted less. `shares` of the
+    rate are looked at before.
     """
-    shares = (1.0, 1 / JUST_ABOVE, *(1 - step / 300 for step in range(tries(3, 1), 31, tries(3, 1))))
-    return all(keeps(kind, job, rate_per_s * share) for share in shares)
+    near = (1.0, 1 / JUST_ABOVE, *(1 - step / 300 for step in range(tries(3, 1), 31, tries(3, 1))))
+    return all(keeps(kind, job, rate_per_s * share) for share in (*shares, *near))
 
 
 @cache
@@ -295,15 +344,21 @@ def seen_by(kind: Kind, load: Load) -> Load:
     return replace(load, cached_tokens=load.input_tokens) if kind.phase == "decode" else load
 
 
+def handed_over(kind: Kind, job: ServingJob, found: Simulation) -> Simulation:
+    """What a client sees of a worker: first tokens once the cache is handed over, but of requests that end with it."""
+    more = spread_load(job, 1.0, len(found.arrival_s)).output_tokens > 1
+    return replace(found, first_token_s=found.first_token_s + kind.handed_over_s * more)
+
+
 def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bool:
     """Whether these requests keep the limits of the kind's phase at the job's percentile.
 
-    A request stays with a pool for a part of its end-to-end time, so no longer than that may take.
+    A request stays with a pool for a part of its end-to-end time: for what the fastest of the other pool leaves.
     """
     limits = (
-        (found.ttft_s + kind.handed_over_s, job.ttft_s, kind.phase != "decode"),
+        (found.ttft_s, job.ttft_s, kind.phase != "decode"),
         (found.tpot_s, job.tpot_s, kind.phase != "prefill" and job.output_tokens > 1),
-        (found.end_to_end_s, job.end_to_end_s, True),
+        (found.end_to_end_s + kind.elsewhere_s, job.end_to_end_s, True),
     )
     return all(
         limit is None or not counts or float(np.nanpercentile(values[counted], job.percentile)) <= limit
@@ -312,36 +367,50 @@ def within(found: Simulation, job: ServingJob, kind: Kind, counted: slice) -> bo
 
 
 def fewest_gpus(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
-    """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase."""
+    """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase.
+
+    Few questions have any, so what is near the rate is looked at first, and all that is less where some have.
+    """
+    if _fewest_gpus(offered, job, rate_per_s, most_gpus, ()) is None:
+        return None
+    return _fewest_gpus(offered, job, rate_per_s, most_gpus, TENTHS)
+
+
+def _fewest_gpus(
+    offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int, shares: Sequence[float]
+) -> int | None:
+    """The same, of those that keep the limits at these shares too."""
     whole, first, second = (
         [kind for kind in offered if kind.phase == phase] for phase in ("whole", "prefill", "decode")
     )
-    found = _fewest_of(whole, job, rate_per_s, most_gpus)
+    found = _fewest_of(whole, job, rate_per_s, most_gpus, shares)
     most = most_gpus if found is None else found - 1
     if first and second:
         smallest = min(kind.num_gpus for kind in second)
-        prompts = _fewest_of(first, job, rate_per_s, most - smallest)
-        outputs = prompts and _fewest_of(second, job, rate_per_s, most - prompts)
+        prompts = _fewest_of(first, job, rate_per_s, most - smallest, shares)
+        outputs = prompts and _fewest_of(second, job, rate_per_s, most - prompts, shares)
         if prompts and outputs:
             return prompts + outputs
     return found
 
 
-def _fewest_of(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
+def _fewest_of(
+    offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int, shares: Sequence[float]
+) -> int | None:
     """Fewest GPUs, up to `most_gpus`, of one kind of replica that serves the rate."""
     best = None
     for kind in offered:
         budget = most_gpus if best is None else best - 1
-        count = _fewest(kind, job, rate_per_s, max(budget, 0) // kind.num_gpus)
+        count = _fewest(kind, job, rate_per_s, max(budget, 0) // kind.num_gpus, shares)
         if count:
             best = count * kind.num_gpus
     return best
 
 
-def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int) -> int:
+def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int, shares: Sequence[float]) -> int:
     """Fewest replicas, from `most` down, of which none smaller in number fails; 0 when `most` fail."""
     count = most
-    while count and keeps_up_to(kind, job, rate_per_s / count):
+    while count and keeps_up_to(kind, job, rate_per_s / count, shares=shares):
         count -= 1
     return count + 1 if count < most else 0
 

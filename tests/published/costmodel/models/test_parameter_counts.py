@@ -240,6 +240,8 @@ ROUNDED = {
         1e9,
         "huggingface.co/mistralai/Mistral-Large-3-675B-Instruct-2512: 673B without its tower",
     ),
+    "gemma-4-26b-a4b": (25.2e9, 1e8, "huggingface.co/google/gemma-4-26B-A4B: 25.2B, 3.8B active"),
+    "qwen3-vl-32b": (32.76e9, 1e7, "huggingface.co/Qwen/Qwen3-32B: 32.8B, its language model"),
     "gemma-4-31b": (30.7e9, 1e8, "huggingface.co/google/gemma-4-31B: 30.7B"),
     "olmoe-1b-7b": (6.92e9, 1e7, "arXiv 2409.02060 table 1: 6.9B"),
 }

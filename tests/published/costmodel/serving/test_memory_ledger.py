@@ -26,12 +26,18 @@ CAL = load_calibration()
 LEDGER = Path(__file__).parents[5] / "shared" / "data" / "memory_ledger.csv"
 GIB = 2**30
 WEIGHTS, TOKENS = 0.015, 0.06
+TOKENS_OF_MOST = 0.045
 RELEASES = (
     ("2024-07-23", "0.5"), ("2024-09-04", "0.6"), ("2025-01-27", "0.7"), ("2025-03-18", "0.8"),
     ("2025-05-15", "0.9"), ("2025-07-24", "0.10"), ("2025-10-02", "0.11"), ("2025-12-03", "0.12"),
     ("2026-01-20", "0.14"), ("2026-04-01", "0.24"),
 )  # fmt: skip
 """Days of vLLM's releases (its tags at github.com)."""
+SGLANG_RELEASES = (
+    ("2025-07-01", "0.4"), ("2026-06-17", "0.5.13"), ("2026-07-15", "0.5.15"), ("2026-08-08", "0.5.17"),
+    ("2026-08-25", "0.5.18"), ("2026-09-07", "0.5.19"), ("2026-09-18", "0.5.20"),
+)  # fmt: skip
+"""The same of SGLang (images of aws/deep-learning-containers, pulls 6655 and 6722; gpustack/runner pull 236)."""
 MTP = '--speculative-config \'{{"method": "mtp", "num_speculative_tokens": {}}}\''
 ROWS = [
     # command, GPU, what was printed, source
@@ -65,6 +71,16 @@ ROWS = [
         ("# vLLM 0.10.1\nvllm serve Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 --data-parallel-size 8 "
         "--enable-expert-parallel --max-model-len 262144"),
         "h20-141gb", {"tokens": 205_728, "starts": False}, "vllm recipes pull 12",
+    ),
+    (
+        ("# SGLang 0.5.13\nsglang serve --model-path deepseek-ai/DeepSeek-V4-Pro --tp 8 --moe-runner-backend marlin "
+        "--mem-fraction-static 0.88"),
+        "h200-sxm", {"weights": 125.65, "starts": False}, "InferenceX issue 2128",
+    ),
+    (
+        ("# SGLang 0.5.13\nsglang serve --model-path deepseek-ai/DeepSeek-V4-Pro --tp 8 --moe-runner-backend marlin "
+        "--mem-fraction-static 0.93"),
+        "h200-sxm", {"starts": True}, "InferenceX issue 2128: 0.9113 at least",
     ),
 ]  # fmt: skip
 
@@ -111,10 +127,12 @@ def test_the_ledger_is_kept() -> None:
     assert len(weights) >= 4
     assert len(tokens) >= 8
     assert median(weights) <= WEIGHTS
+    assert sum(error <= WEIGHTS for error in weights) >= len(weights) - 1  # DeepSeek-R1 is 1.6 % off
     assert median(tokens) <= TOKENS
     assert (
         sum(error <= TOKENS for error in tokens) >= 8
-    )  # of 11; a T4 and DeepSeek-Coder-V2 of vLLM 0.4 and 0.5 hold far less, DeepSeek-V4-Flash 7 % more
+    )  # of 11; a T4 and DeepSeek-Coder-V2 of vLLM 0.4 and 0.5 hold far less, DeepSeek-V4-Flash 16 % less
+    assert sum(error <= TOKENS_OF_MOST for error in tokens) >= 8
     assert judged >= 8
     assert len(wrong) <= 1, wrong
 
@@ -160,9 +178,13 @@ def _command(row: Mapping[str, str]) -> str:
             told.append(MTP.format(drafts[1]))
         if most := re.search(r"max sequences (\d+)", row["note"]):
             told.append(f"--max-num-seqs {most[1]}")
-        version = (
-            row["engine_version"]
-            or max((day, release) for day, release in RELEASES if day <= max(row["date"], RELEASES[0][0]))[1]
-        )
-        return f"# vLLM {version}\n{' '.join(told)}{STATED.get(row['source'], '')}"
+        return f"# vLLM {_release(row, RELEASES)}\n{' '.join(told)}{STATED.get(row['source'], '')}"
+    if row["engine"] == "sglang":
+        return f"# SGLang {_release(row, SGLANG_RELEASES)}\n{' '.join(told)}"
     return " ".join(told)
+
+
+def _release(row: Mapping[str, str], releases: tuple[tuple[str, str], ...]) -> str:
+    """The release that a row states, or the newest of its day."""
+    known = [(day, release) for day, release in releases if day <= max(row["date"], releases[0][0])]
+    return row["engine_version"] or max(known)[1]

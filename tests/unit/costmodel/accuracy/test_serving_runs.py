@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from costmodel.accuracy import serving_predictions, serving_processes
@@ -32,10 +33,10 @@ from costmodel.accuracy.serving_runs import (
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import Row, UnsupportedRunError
 from costmodel.serving.bands import counted_runs, evidence_of
-from costmodel.serving.engine import serving_stack
+from costmodel.serving.engine import at_version, serving_stack
 from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import simulate
-from costmodel.serving.step import step_times
+from costmodel.serving.step import host_s, step_times
 from topology.builders import default_cluster
 
 TOOLS = Path(__file__).parents[4] / "tools"
@@ -205,8 +206,10 @@ def test_older_engines_do_not_hide_their_scheduling() -> None:
         for version in ("0.12.0", "0.18.0")
     ]
     old, new = (predict(CAL, run, fabric).tpot_s for run in runs)
-    hidden = serving_stack("vllm").scheduling_s
-    assert old - new == pytest.approx(hidden, rel=0.2)
+    before, since = (at_version(serving_stack("vllm"), run.engine_version) for run in runs)
+    requests, step_s = np.array([float(runs[0].concurrency)]), np.array([new - since.host_s])
+    more_s = host_s(before, requests, step_s) - host_s(since, requests, step_s)
+    assert old - new == pytest.approx(more_s[0], rel=0.2)
 
 
 def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
@@ -482,6 +485,65 @@ def test_an_engine_that_looks_for_requests_every_n_steps_keeps_them_waiting_for_
     polled = predict(CAL, run, hierarchy)
     assert polled.tpot_s == at_once.tpot_s
     assert polled.ttft_s - at_once.ttft_s == pytest.approx((steps - 1) / 2 * at_once.tpot_s)
+
+
+POOLS = {
+    "id": "pools", "model": "deepseek-ai/DeepSeek-V3", "gpu": "gb200", "engine": "sglang", "precision": "nvfp4",
+    "engine_version": "0.5.8", "mode": "disaggregated", "input_tokens": "1024", "output_tokens": "64",
+    "prefill_workers": "1", "prefill_tp": "4", "decode_workers": "2", "decode_tp": "4", "concurrency": "8",
+    "client": "inferencex", "length_range": "0.8-1", "ttft_s": "0.297", "tpot_s": "0.0072",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "steps"),
+    [({}, 10), ({"concurrency": "2"}, 1), ({"gpu": "b200-sxm"}, 1), ({"engine": "trtllm"}, 1)],
+)
+def test_a_decode_server_that_looks_every_n_steps_keeps_requests_waiting_where_it_has_others(
+    monkeypatch: pytest.MonkeyPatch, cells: dict[str, str], steps: int
+) -> None:
+    """The low-latency recipes of GB200; a server with nothing to decode looks at once."""
+    run = read_serving_run({**POOLS, **cells}, 1)
+    polled = predict(CAL, run, fabric(run.gpu))
+    monkeypatch.setattr(serving_predictions, "polling_steps", lambda *_, **__: 1)
+    at_once = predict(CAL, run, fabric(run.gpu))
+    assert polled.ttft_s - at_once.ttft_s == pytest.approx((steps - 1) / 2 * at_once.tpot_s)
+
+
+def test_servers_of_prompts_take_as_many_tokens_a_step_as_their_recipes_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SGLang 16,384 a rank (65536/4 and 131072/8); what a row states holds."""
+    budgets = []
+    monkeypatch.setattr(
+        serving_predictions,
+        "step_times",
+        lambda *args, **words: budgets.append(words["token_budget"]) or step_times(*args, **words),
+    )
+    for cells in ({}, {"token_budget": "4096"}):
+        run = read_serving_run({**POOLS, **cells}, 1)
+        predict(CAL, run, fabric(run.gpu))
+    assert budgets[::2] == [16_384, 4_096]
+
+
+@pytest.mark.parametrize(
+    ("cells", "tokens"),
+    [
+        ({}, 35_921),
+        ({"engine_version": "0.5.9"}, 7_140),
+        ({"run_date": "2026-05-20"}, 7_140),
+        ({"client": "aiperf"}, 7_140),
+        ({"model": "Qwen/Qwen3-32B"}, 7_140),
+        ({"engine": "vllm"}, 7_140),
+    ],
+)
+def test_prompts_have_the_tokens_that_the_server_reads(cells: dict[str, str], tokens: int) -> None:
+    """The client of InferenceX wrote 7,140 tokens of DeepSeek-R1 that SGLang read as 35,921 (its pull 937)."""
+    row = {
+        **ROW, "model": "deepseek-ai/DeepSeek-R1", "gpu": "b300-sxm", "engine": "sglang", "input_tokens": "7140",
+        "engine_version": "0.5.10.post1", "run_date": "2026-04-17", "client": "inferencex", **cells,
+    }  # fmt: skip
+    assert read_serving_run(row, 1).input_tokens == tokens
 
 
 SCENARIOS = (("1024", "1024"), ("1024", "8192"), ("8192", "1024"))

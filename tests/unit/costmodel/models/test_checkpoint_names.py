@@ -93,18 +93,20 @@ SHAPES = {
     "mistralai/Devstral-Small-2-24B-Instruct-2512": ("devstral-small-2-24b", "fp8"),
     "devstral-small-2": ("devstral-small-2-24b", "fp8"),
     "google/gemma-4-31b-it": ("gemma-4-31b", ""),
+    "google/gemma-4-26B-A4B-it": ("gemma-4-26b-a4b", ""), "Qwen/Qwen3.8-27B-FP8": ("qwen3.5-27b", "fp8"),
+    "Qwen/Qwen3-VL-32B-Instruct": ("qwen3-vl-32b", ""),
     "70b": ("llama-3.1-70b", ""), "Llama-3 405B": ("llama-3.1-405b", ""), "qwen2_5-7b": ("qwen2.5-7b", ""),
     "Qwen3-235B": ("qwen3-235b-a22b", ""), "GPT3-13B": ("gpt-3-13b", ""), "gpt-3-1.3b": ("gpt-3-1.3b", ""),
 }  # fmt: skip
 """What people and the hub call a model, its shape, and what its weights are stored in."""
 REFUSED = {
     "Llama-3.2-8B": "llama-3.2-3b", "Qwen3-34B": "qwen3-4b", "Qwen-34B": "qwen3-4b", "GPT-7.5B": "gpt-3-175b",
-    "GPT3-5B": "gpt-3-175b", "Qwen3-VL-32B-Instruct": "qwen3-32b", "DeepSeek-V5": "deepseek-v3",
+    "GPT3-5B": "gpt-3-175b", "Qwen3-VL-34B-Instruct": "qwen3-vl-30b-a3b", "DeepSeek-V5": "deepseek-v3",
     "DeepSeek-0324": "deepseek-v3", "Mistral-Small-Instruct-2603": "mistral-small-24b",
     "Kimi-K4": "kimi-k3", "mistralai/Mistral-Large-4-Instruct-2612": "mistral-large-123b", "Mixtral-8x7B-v0.2": "mixtral-8x7b",
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
-    "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.8-27B-FP8": "qwen3.5-27b",
+    "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.9-27B-FP8": "qwen3.5-27b",
     "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
     "DeepSeek-Math-V2": "deepseek-v2",
 }  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from costmodel.models.catalog import model
 from costmodel.models.hf.config import model_of_config, read_config
 from costmodel.models.parameters import mixer_parameters, parameter_count, without_tower
-from costmodel.models.spec import ModelSpec, decoder_of, is_sliding, layer_runs
+from costmodel.models.spec import ModelSpec, is_sliding, layer_runs
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from topology.base.errors import InputError
@@ -409,9 +409,10 @@ def test_a_language_model_beside_a_tower_is_the_catalogued_one(name: str) -> Non
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_published_config_becomes_the_catalogued_model(name: str) -> None:
-    """Reading the published file and naming the model are the same thing, towers apart."""
-    told = decoder_of(model_of_config(CONFIGS[name], name=name))
-    assert sizes(replace(told, left_out="")) == sizes(model(name))
+    """Reading the published file and naming the model are the same thing, and so are towers that both have."""
+    told, known = without_tower(model_of_config(CONFIGS[name], name=name)), model(name)
+    seen = told.encoder if known.encoder is not None else None
+    assert sizes(replace(told, left_out="", encoder=seen)) == sizes(known)
 
 
 HYBRID = CONFIGS["nemotron-3-nano-30b-a3b"]
@@ -482,7 +483,10 @@ def test_every_missing_key_is_reported_at_once() -> None:
         ({"vocab_size": 10**30}, f"vocab_size = {10**30} is not an integer between 1 and 100000000"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' is neither true nor false"),
         ({"num_key_value_heads": 5}, "num_attention_heads 32 is not a multiple of num_key_value_heads 5"),
-        ({"model_type": "mamba"}, "model_type 'mamba' is not known"),
+        (
+            {"model_type": "mamba", "state_size": 16},
+            "model_type 'mamba' has no name here; no block that is known here has state_size",
+        ),
         ({"model_type": ["llama"]}, "model_type ['llama'] is not known"),
     ],
 )
@@ -770,13 +774,81 @@ def test_heads_of_two_sizes_are_those_of_the_layers_with_a_window_and_without() 
     assert replace(found, source=known.source, as_of=known.as_of) == known
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 18}, {"enable_moe_block": True}],
-)
+def test_experts_beside_a_feed_forward_are_those_of_shared_experts() -> None:
+    """Gemma 4 26B-A4B, whose tokens pass a feed-forward of 2,112 and eight experts of 704."""
+    text = {
+        **GEMMA_4["text_config"], "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "num_global_key_value_heads": 2,
+        "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "enable_moe_block": True,
+        "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+    }  # fmt: skip
+    found = model_of_config({**GEMMA_4, "text_config": text}, name="gemma-4-26b-a4b")
+    known = model("gemma-4-26b-a4b")
+    same = {"source": known.source, "as_of": known.as_of, "left_out": known.left_out}
+    assert replace(found, **same) == known
+
+
+@pytest.mark.parametrize("more", [{"hidden_size_per_layer_input": 256}, {"num_kv_shared_layers": 18}])
 def test_a_smaller_gemma_4_is_refused_by_what_is_not_priced(more: Mapping[str, object]) -> None:
     """A wrong shape is worse than a refusal."""
     config = {**GEMMA_4, "text_config": {**GEMMA_4["text_config"], **more}}
     with pytest.raises(InputError) as refused:
         model_of_config(config, name="m")
     assert next(iter(more)) in refused.value.cause
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_family_without_a_name_is_read_by_its_blocks_or_refused_by_a_key(name: str) -> None:
+    """The same file under a name that nobody knows: nearly the same parameters, or the key that is in the way."""
+    config, text = CONFIGS[name], CONFIGS[name].get("text_config")
+    unnamed = (
+        config | {"model_type": "acme"} | ({"text_config": text | {"model_type": "acme"}} if text else {})
+    )
+    known = model_of_config(config, name=name)
+    try:
+        read = model_of_config(unnamed, name=name)
+    except InputError as problem:
+        refused = problem.what
+    else:
+        refused = ""
+    if refused:
+        assert "blocks that are not known" in refused or "is not a complete" in refused
+        return
+    assert any("read by its keys as" in setting for setting in read.unmodelled)
+    assert parameter_count(read) == pytest.approx(parameter_count(known), rel=0.01)
+
+
+PLAIN = {
+    "model_type": "acme", "hidden_size": 4096, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288, "vocab_size": 151936,
+    "max_position_embeddings": 40960, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ({}, ""),
+        ({"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 6, "sliding_window": 1024}, ""),
+        (
+            {
+                "layer_types": (["chunked_attention"] * 3 + ["full_attention"]) * 9,
+                "attention_chunk_size": 8192,
+            },
+            "",
+        ),
+        ({"layer_types": ["quantum_attention"] * 36}, "quantum_attention"),
+        ({"use_retention": True, "retention_heads": 16}, "retention_heads, use_retention"),
+    ],
+)
+def test_an_unknown_family_is_priced_by_known_blocks_alone(keys: dict[str, Any], refused: str) -> None:
+    """Windows and chunks are read from the kinds of layers; a block without a reader is named, not its family."""
+    if refused:
+        with pytest.raises(InputError, match="blocks that are not known") as problem:
+            model_of_config({**PLAIN, **keys}, name="acme")
+        assert refused in problem.value.cause
+        return
+    read = model_of_config({**PLAIN, **keys}, name="acme")
+    assert parameter_count(read) == 8_190_726_144
+    windows = [kind for kind in keys.get("layer_types", []) if kind != "full_attention"]
+    assert sum(is_sliding(read, layer) for layer in range(36)) == len(windows)

@@ -5,7 +5,7 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.experts import chance_load, routed_experts
+from costmodel.serving.experts import chance_load, drawn_load, routed_experts
 from topology.base.arrays import Floats
 from topology.catalog import gpu
 
@@ -13,13 +13,15 @@ CAL = load_calibration()
 TOKENS = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])
 
 
-def seconds(name: str, part: str, dtype: str, *, tp: int = 1, ep: int = 1, share: float = 1.0) -> Floats:
+def seconds(
+    name: str, part: str, dtype: str, *, tp: int = 1, ep: int = 1, share: float = 1.0, exchanged: bool = False
+) -> Floats:
     """Seconds of a model's experts over `TOKENS`."""
     spec = model(name)
     return routed_experts(
         CAL, gpu(part), dtype, tokens=TOKENS, hidden_size=spec.hidden_size,
         intermediate_size=spec.moe_intermediate_size, top_k=spec.num_experts_per_token,
-        num_experts=spec.num_experts, moe_tp=tp, moe_ep=ep, mxfp4_share=share,
+        num_experts=spec.num_experts, moe_tp=tp, moe_ep=ep, mxfp4_share=share, exchanged=exchanged,
     ).seconds  # fmt: skip
 
 
@@ -33,7 +35,7 @@ def test_eight_bit_experts_are_not_slower_than_sixteen_bit_ones(part: str, name:
 
 def test_native_four_bit_experts_gain_what_the_peaks_and_the_tables_say() -> None:
     """On GPUs with fp4 units MXFP4 takes 0.25 to 0.56 of the kernel that unpacks, less with more rows."""
-    unpacked = np.exp(_table("b200-sxm", "w4a16_mxfp4", (2880, 2880, 4, 128, 1)))
+    unpacked = np.exp(_table("b200-sxm", "w4a16_mxfp4", (2880, 2880, 4, 128, 1, 1)))
     gain = seconds("gpt-oss-120b", "b200-sxm", "fp4") / unpacked
     assert (np.diff(gain) <= 1e-9).all()
     assert 0.25 <= gain[-1] < gain[0] <= 0.56
@@ -70,11 +72,61 @@ def test_sharing_experts_over_more_ranks_never_takes_longer() -> None:
     assert (wide[2:] < narrow[2:]).all()
 
 
-def _table(part: str, kernel: str, shape: tuple[int, ...]) -> Floats:
-    """Log seconds of one measured kernel at `TOKENS`."""
+@pytest.mark.parametrize(("ranks", "tokens"), [(2, 64), (8, 64), (8, 8192), (32, 512)])
+def test_the_busiest_rank_of_the_tables_is_the_one_that_drawing_gives(ranks: int, tokens: int) -> None:
+    """As aiconfigurator draws it: popularity from x^−1.01 up to 0.8 of the tokens, 256 experts of DeepSeek."""
+    low, high, power = 1.0, 0.8 * tokens, 1 - 1.01
+    drawn = np.random.default_rng(5).random((2000, 256))
+    popular = ((high**power - low**power) * drawn + low**power) ** (1 / power)
+    shares = popular / popular.sum(axis=1, keepdims=True)
+    busiest = shares.reshape(2000, ranks, -1).sum(axis=2).max(axis=1).mean() * ranks
+    assert drawn_load(np.array([float(tokens)]), 8, 256, ranks)[0] == pytest.approx(busiest, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "dtype", "kernel"),
+    [("gpt-oss-120b", "h200-sxm", "fp4", "w4a16_mxfp4"), ("deepseek-v3", "b200-sxm", "fp8", "fp8_block")],
+)
+@pytest.mark.parametrize("ep", [2, 8])
+def test_ranks_with_every_token_take_what_was_measured_of_such_ranks(
+    name: str, part: str, dtype: str, kernel: str, ep: int
+) -> None:
+    """Within what unlike loads of the busiest rank move: the table between 0.5 and 1.5 times the tokens."""
+    spec = model(name)
+    shape = (
+        spec.hidden_size,
+        spec.moe_intermediate_size,
+        spec.num_experts_per_token,
+        spec.num_experts,
+        1,
+        ep,
+    )
+    taken = seconds(name, part, dtype, ep=ep)[2:]
+    near = np.exp([_table(part, kernel, shape, of=times)[2:] for times in (0.5, 0.75, 1.0, 1.25, 1.5)])
+    assert (near.min(axis=0) <= taken * 1.01).all()
+    assert (taken <= near.max(axis=0) * 1.01).all()
+
+
+def test_ranks_with_every_token_save_less_than_their_number() -> None:
+    """Eight ranks of an H200 take 0.26 of one at 64 tokens of gpt-oss (133 of 517 µs), not an eighth."""
+    one, eight = (seconds("gpt-oss-120b", "h200-sxm", "fp4", ep=ep)[2] for ep in (1, 8))
+    assert 0.2 < eight / one < 0.3
+
+
+def test_ranks_that_exchange_have_their_own_rows_alone() -> None:
+    """Of many tokens they take less than ranks that have them all."""
+    alone, everything = (
+        seconds("deepseek-v3", "b200-sxm", "fp8", ep=8, exchanged=exchanged)[-1]
+        for exchanged in (True, False)
+    )
+    assert alone < everything
+
+
+def _table(part: str, kernel: str, shape: tuple[int, ...], of: float = 1.0) -> Floats:
+    """Log seconds of one measured kernel at `TOKENS`, or at a multiple of them."""
     arrays = CAL.arrays(f"moe-{part}")
     found = (arrays["dtypes"] == kernel) & (arrays["shapes"] == np.array(shape)).all(axis=1)
     values = np.interp(
-        np.log(TOKENS), np.log(arrays["tokens"]), arrays["log_seconds"][found][0].astype(float)
+        np.log(of * TOKENS), np.log(arrays["tokens"]), arrays["log_seconds"][found][0].astype(float)
     )
     return np.asarray(values, dtype=np.float64)

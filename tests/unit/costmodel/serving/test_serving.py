@@ -1,6 +1,7 @@
 """Step times of a deployment, its memory, and what is deployed."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from costmodel.models.parameters import parameter_count
 from costmodel.models.spec import layer_runs
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights, draft_of, stage_layers
-from costmodel.serving.engine import serving_stack, serving_stacks
+from costmodel.serving.engine import serving_stack, serving_stacks, without_overlap
 from costmodel.serving.memory import (
     draft_weights_bytes,
     kv_bytes_per_token,
@@ -20,10 +21,11 @@ from costmodel.serving.memory import (
     memory_breakdown,
     weights_bytes,
 )
-from costmodel.serving.ops import all_reduce_s, linear_s, operations
+from costmodel.serving.ops import all_reduce_s, launches_s, linear_s, operations
 from costmodel.serving.step import step_times
 from topology.base.errors import InputError
 from topology.builders import default_cluster
+from topology.hardware.datasheets import allocatable_bytes
 
 CAL = load_calibration()
 
@@ -75,7 +77,7 @@ def test_memory_parts_sum_to_what_the_engine_may_use() -> None:
     """Weights, workspace and cache fill the engine's share of the GPU."""
     deployment = deployed("70b", tp=4)
     parts = memory_breakdown(deployment, token_budget=2048, max_batch=256)
-    assert parts.total_bytes == pytest.approx(0.92 * deployment.hierarchy.gpu.memory_bytes)
+    assert parts.total_bytes == pytest.approx(0.92 * allocatable_bytes(deployment.hierarchy.gpu))
 
 
 def test_an_fp8_cache_holds_twice_the_tokens() -> None:
@@ -251,19 +253,77 @@ def test_every_engine_says_what_its_numbers_were_fitted_on() -> None:
         assert min(stack.host_s, stack.kernel_s, stack.all_reduce_s, stack.response_s) > 0
 
 
-def test_work_that_a_step_hides_is_added_only_beyond_it() -> None:
-    """TensorRT-LLM streams tokens while the next step runs; vLLM's step waits for it."""
+SIZES = {"max_batch": 64, "token_budget": 2048, "input_tokens": 1000, "output_tokens": 200}
 
-    def last_step_s(engine: str, per_request_s: float) -> float:
-        stack = replace(serving_stack(engine), host_s_per_request=per_request_s)
-        sizes = {"max_batch": 64, "token_budget": 2048, "input_tokens": 1000, "output_tokens": 200}
-        times = step_times(CAL, replace(deployed(tp=8), stack=stack), **sizes)
-        return times.decode_s(64, 64 * 1100)
 
-    bare = last_step_s("trtllm", 0.0)
-    assert last_step_s("trtllm", bare / 128) == pytest.approx(bare)
-    assert last_step_s("trtllm", bare / 32) == pytest.approx(2 * bare, rel=0.1)
-    assert last_step_s("vllm", 1e-5) == pytest.approx(last_step_s("vllm", 0.0) + 64e-5)
+def decode_s(deployment: Deployment, batch: int = 64) -> float:
+    """Seconds of a decode step in the middle of the outputs."""
+    return step_times(CAL, deployment, **SIZES).decode_s(batch, batch * 1100)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+def test_a_step_beside_its_host_lasts_as_long_as_the_slower(engine: str) -> None:
+    """The host's own work is waited for only where the GPU and what it cannot hide take less."""
+
+    def with_loop(loop_s: float, each_s: float, host_s: float = 0.0) -> float:
+        own: dict[str, Any] = {"loop_s": loop_s, "loop_s_per_request": each_s, "host_s": host_s}
+        return decode_s(replace(deployed(tp=8), stack=replace(serving_stack(engine), **own)))
+
+    gpu_s = with_loop(0.0, 0.0)
+    assert with_loop(gpu_s / 2, 0.4 * gpu_s / 64) == pytest.approx(gpu_s)
+    assert with_loop(gpu_s / 2, gpu_s / 64) == pytest.approx(1.5 * gpu_s)
+    assert with_loop(gpu_s / 2, 0.0, host_s=1e-3) == pytest.approx(gpu_s + 1e-3)
+    assert with_loop(gpu_s + 2e-3, 0.0, host_s=1e-3) == pytest.approx(gpu_s + 2e-3)
+
+
+def test_a_host_that_works_between_steps_adds_to_each() -> None:
+    """SGLang's work per request; all that an engine exposes where it cannot work ahead."""
+    sglang = replace(deployed(tp=8), stack=replace(serving_stack("sglang"), host_s_per_request=0.0))
+    slower = replace(sglang, stack=replace(sglang.stack, host_s_per_request=1e-5))
+    assert decode_s(slower) == pytest.approx(decode_s(sglang) + 64e-5)
+    stack = replace(serving_stack("vllm"), host_s=0.0, loop_s=2e-3, loop_s_per_request=1e-5)
+    ahead, after = (decode_s(replace(deployed(tp=8), stack=each)) for each in (stack, without_overlap(stack)))
+    assert after == pytest.approx(ahead + stack.exposed_share * (2e-3 + 64e-5))
+
+
+@pytest.mark.parametrize("name", ["8b", "deepseek-v3"])
+def test_a_step_that_no_graph_holds_lasts_as_long_as_its_launches(name: str) -> None:
+    """Of few requests all of the launches, of many what the GPU takes; graphs of fewer hold fewer."""
+    layout = {"tp": 8, "ep": 8} if name == "deepseek-v3" else {"tp": 1}
+    deployment = deployed(name, "h200-sxm", **layout)
+    graphs, eager, some = (
+        replace(deployment, stack=replace(deployment.stack, graph_batch=batch)) for batch in (None, 0, 16)
+    )
+    host_s = deployment.stack.host_s
+    assert decode_s(eager, 1) == pytest.approx(launches_s(deployment) + host_s)
+    assert decode_s(eager, 64) == pytest.approx(max(launches_s(deployment) + host_s, decode_s(graphs, 64)))
+    assert decode_s(some, 16) == decode_s(graphs, 16)
+    assert decode_s(some, 17) == pytest.approx(decode_s(eager, 17), rel=1e-3)
+    parts = decode_parts_s(CAL, eager, 1, 1100.0)
+    assert sum(parts.values()) == pytest.approx(decode_s(eager, 1), rel=0.01)
+
+
+@pytest.mark.parametrize(("gpu", "tp"), [("h100-sxm", 8), ("h100-sxm", 2), ("rtx-pro-6000", 2)])
+def test_reductions_without_the_engines_kernel_or_peer_access_are_slower(gpu: str, tp: int) -> None:
+    """NCCL alone where the kernel is off; NCCL's larger messages through hosts where peers are forbidden."""
+    deployment, sizes = deployed("8b", gpu, tp=tp), np.array([16e3, 1e6, 64e6])
+    own = all_reduce_s(CAL, deployment, sizes)
+    off = replace(deployment, stack=replace(deployment.stack, own_all_reduce=False))
+    nccl = collective_time(CAL, deployment.hierarchy, "all_reduce", sizes, tp, 1)
+    assert all_reduce_s(CAL, off, sizes) == pytest.approx(nccl)
+    staged = all_reduce_s(CAL, replace(off, peers=False), sizes)
+    assert (staged > nccl)[1:].all()
+    beside = all_reduce_s(CAL, replace(deployment, peers=False), sizes)
+    assert beside[0] == pytest.approx(own[0])
+    assert beside[2] == pytest.approx(staged[2])
+
+
+def test_no_reduction_over_pcie_moves_bytes_faster_than_was_measured() -> None:
+    """Two GPUs with peer access: the engine's kernel has a shorter latency than NCCL, and the same rate."""
+    deployment = deployed("8b", "rtx-pro-6000", tp=2)
+    small, large = all_reduce_s(CAL, deployment, np.array([4e6, 8e6]))
+    slow, slower = collective_time(CAL, deployment.hierarchy, "all_reduce", np.array([32e6, 64e6]), 2, 1)
+    assert 4e6 / (large - small) == pytest.approx(32e6 / (slower - slow), rel=0.1)
 
 
 def test_heads_of_two_sizes_keep_and_weigh_what_their_layers_have() -> None:

@@ -115,13 +115,14 @@ def planned(engine: str, case: str, **changes: object) -> ServingPlan:
     """
     name, weights, kv_dtype, pins, mode = CASES[case]
     gpus = 16 if "two nodes" in case else 8
+    gpu = "b200-sxm" if weights == "fp4" else "h200-sxm"  # which every engine serves NVFP4 on
     load = {"concurrency": 32} if mode == "aggregated" else {}
     job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **load, **changes})  # type: ignore[arg-type]  # test keywords
     request = ServingRequest(
-        model=model(name), job=job, gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
+        model=model(name), job=job, gpu=gpu, num_gpus=gpus, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
         pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same
     )  # fmt: skip
-    plan = search_serving(CAL, request, default_cluster("h200-sxm", gpus).hierarchy)
+    plan = search_serving(CAL, request, default_cluster(gpu, gpus).hierarchy)
     assert isinstance(plan, ServingPlan), plan
     return plan
 

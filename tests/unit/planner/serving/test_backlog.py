@@ -10,7 +10,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout
 from costmodel.serving.simulation.load import Load
-from costmodel.serving.simulation.simulator import simulate, simulate_while
+from costmodel.serving.simulation.simulator import admissions, simulate, simulate_while
 from planner.serving.backlog import growth
 from planner.serving.capacity import capacity_per_s, load_at, meets
 from planner.serving.plan import ServingPlan, ServingRequest
@@ -68,7 +68,7 @@ def capacity(kind: tuple, tail: float = TAIL) -> float:  # type: ignore[type-arg
 
 def grows(option: Option, load: Load) -> bool:
     """Whether the queue of a load grows."""
-    return growth(load, partial(simulate, option.times, option.rules)) > 0.01
+    return growth(load, partial(admissions, option.times, option.rules)) > 0.01
 
 
 @pytest.mark.parametrize("kind", ALONE, ids=lambda kind: f"{kind[0]}-{kind[4]}")

@@ -38,12 +38,12 @@ def test_precisions_that_the_gpu_runs_and_both_modes_are_compared() -> None:
             for request, _ in understand_serving(replace(LOAD, gpu=gpu, engine=engine)).requests
             if request.machine_gpus == WHOLE
         ]
-        for gpu, engine in (("h100-sxm", "vllm"), ("b200-sxm", "vllm"), ("a100-sxm-80gb", "sglang"))
+        for gpu, engine in (("h100-sxm", "vllm"), ("b200-sxm", "vllm"), ("a100-sxm-80gb", "trtllm"))
     }
     both = ("aggregated", "disaggregated")
     assert offered["h100-sxm", "vllm"] == [(name, both) for name in ("bf16", "fp8", "int4")]
     assert offered["b200-sxm", "vllm"] == [(name, both) for name in ("bf16", "fp8", "int4", "fp4")]
-    assert offered["a100-sxm-80gb", "sglang"] == [(name, both) for name in ("bf16", "int4")]
+    assert offered["a100-sxm-80gb", "trtllm"] == [(name, both) for name in ("bf16", "int4")]
 
 
 def test_what_is_named_is_not_compared() -> None:

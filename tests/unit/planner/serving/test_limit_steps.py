@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from planner.analysis.serving.fleets import find_fleet
-from planner.analysis.serving.limit_steps import check_limits, with_sensitivity
+from planner.analysis.serving.limit_steps import alike_jobs, check_limits, with_sensitivity
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import Asked, understand_serving
 from planner.serving.plan import ServingPlan, serving_from_json, serving_to_json
@@ -35,14 +35,20 @@ def relaxed(**words: str) -> tuple[ServingPlan, dict[str, LimitRelaxed]]:
 
 @pytest.mark.parametrize(
     ("limit", "words"),
-    [("tpot", {"tpot": "12ms"}), ("ttft", {"ttft": "600ms"}), ("percentile", {"percentile": "95"})],
+    [
+        ("tpot", {"tpot": "12ms"}),
+        ("ttft", {"ttft": "600ms"}),
+        ("percentile", {"percentile": "95"}),
+        ("lengths", {"input_p99": "alike", "output_p99": "alike"}),
+    ],
 )
 def test_what_a_step_saves_is_the_difference_of_two_answers(limit: str, words: dict[str, str]) -> None:
-    """GPUs and dollars saved are those of the question asked outright with the looser limit."""
+    """GPUs and dollars saved are those of the question asked outright with the looser limit, or alike lengths."""
     base = {"rate": "150/s", "tpot": "9ms"}
     plan, found = relaxed(**base)
     outright = find_fleet(asked(**{**base, **words}))
     one = found[limit]
+    assert limit != "lengths" or not list(alike_jobs(outright.request.job))
     assert one.num_gpus == outright.num_gpus == plan.num_gpus - one.saved_gpus
     assert one.saved_usd_per_hour is not None
     assert one.saved_usd_per_hour == plan.estimate.usd_per_hour - outright.estimate.usd_per_hour  # type: ignore[operator]  # priced

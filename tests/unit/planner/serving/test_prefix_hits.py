@@ -6,6 +6,7 @@ import numpy as np
 
 from costmodel.serving.simulation.prefix_cache import prefix_hits
 from planner.analysis.serving.prefix_hits import hit_rates, hits_in_words
+from planner.questions.serving.caches import caches_note
 from tests.unit.costmodel.serving.test_prefix_cache import conversations
 from tests.unit.planner.deployment.fleets import planned, resized
 
@@ -33,3 +34,13 @@ def test_a_trace_without_hashes_says_nothing() -> None:
     trace = replace(conversations(2, 2), block_hashes=())
     assert np.all(trace.cached_tokens == 0)
     assert hits_in_words(planned("vllm"), trace) == ""
+    assert caches_note(trace) == caches_note(None) == ()
+
+
+def test_a_given_server_under_a_trace_with_hashes_says_that_no_cache_is_followed() -> None:
+    """An engine keeps prefixes by default, so latencies without them are too long: the share is told."""
+    trace = conversations(9, 6)
+    (note,) = caches_note(trace)
+    endless = prefix_hits(trace, replicas=1, capacity_tokens=float("inf"), policy="round-robin").rate
+    assert "every prompt is computed in full" in note
+    assert f"{endless:.0%} of the trace's prompt tokens" in note

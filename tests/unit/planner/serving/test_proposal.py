@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from app.reports.serving.plan import serving_answer
 from app.reports.trade_offs.compared import comparison_table
+from planner.analysis.serving import fleets
 from planner.analysis.serving.fleets import find_fleet
 from planner.deployment.folder import folder
 from planner.questions.flags import ServeFlags
@@ -86,16 +89,17 @@ def test_every_surface_has_one_chance_and_one_number_of_runs(
     """The facts, the first line of the comparison, the document and the saved folder."""
     plan = plans[name]
     chance, runs = format_chance(plan.chance), f"{plan.evidence.rows or 'no'} run"
+    measured = f"{plan.evidence.rows or 'no'} measured run"
     facts = dict(serving_answer(plan).sections[0].pairs)  # type: ignore[union-attr]  # the configuration
     assert facts["chance of limits"].startswith(chance)
-    assert facts["measured"].startswith(runs)
+    assert facts["measured"].startswith(measured)
     assert chance in comparison_table(plan).rows[0]
     assert comparison_table(plan).rows[0][-1].startswith(runs)
     document = plan.to_dict()
     assert min(one["chance"] for one in document["estimate"]["limits"].values()) == plan.chance
     assert document["evidence"]["rows"] == plan.evidence.rows
     readme = " ".join(folder(plan)["README.md"].split())
-    assert f"Measured runs behind it: {plan.evidence.rows or 'none'}" in readme
+    assert f"Behind it: {measured}" in readme
 
 
 def test_the_question_of_the_page_is_answered_by_what_was_measured(plans: dict[str, ServingPlan]) -> None:
@@ -155,7 +159,7 @@ def test_the_saved_folder_keeps_the_doubts(plans: dict[str, ServingPlan], name: 
     assert all(
         f"chance of {format_chance(check.chance)}" in readme for check in plan.estimate.limits.values()
     )
-    assert f"Measured runs behind it: {plan.evidence.rows or 'none'}" in readme
+    assert f"Behind it: {plan.evidence.rows or 'no'} measured run" in readme
 
 
 def test_options_under_tighter_limits_serve_no_more_than_before() -> None:
@@ -192,3 +196,39 @@ def test_what_more_machines_cannot_make_sure_is_bought_by_its_chance() -> None:
     assert SURE > plan.chance > 0.5
     assert plan.num_gpus <= 48
     assert f"chance of keeping the limits {format_chance(plan.chance)}" in serving_answer(plan).headline
+
+
+LADDERS = [
+    # (chance, dollars) of the best by prediction, then of the cheapest at 90, 80, 70, 60 and 50 %, and what is proposed
+    ((0.53, 4.6), [(0.9, 267.0), (0.82, 106.0), (0.71, 23.0), (0.65, 18.4), (0.51, 9.2)], 0.53, [0.65, 0.71, 0.82, 0.9]),
+    ((0.50, 165.0), [(0.92, 385.0), (0.85, 275.0), (0.72, 220.0), (0.61, 200.0), (0.55, 180.0)], 0.85, [0.92]),
+    ((0.60, 100.0), [(0.9, 200.0), (0.8, 150.0), None, None, None], 0.9, []),
+    ((0.95, 100.0), [(0.92, 120.0), None, None, None, None], 0.92, []),
+    ((0.70, 10.0), [None, None, (0.72, 50.0), (0.72, 50.0), (0.72, 40.0)], 0.72, []),
+    ((0.70, 10.0), [None, None, None, None, None], 0.70, []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("daring", "rungs", "proposed", "surer"), LADDERS, ids=str)
+def test_a_chance_costs_at_most_as_much_again_as_the_prediction(
+    daring: tuple[float, float],
+    rungs: list[tuple[float, float] | None],
+    proposed: float,
+    surer: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The surest measured fleet within twice the bill of the best by prediction; what is dearer is told."""
+
+    def plan_of(chance: float, dollars: float) -> SimpleNamespace:
+        return SimpleNamespace(chance=chance, estimate=SimpleNamespace(usd_per_hour=dollars), num_gpus=1)
+
+    asked = iter(rungs)
+    monkeypatch.setattr(fleets, "requirements_of", lambda *_, **__: rungs)
+    monkeypatch.setattr(fleets, "_cheapest", lambda *_: next(asked))
+    monkeypatch.setattr(fleets, "_plan_of", lambda rung: plan_of(*rung))
+    contender: Any = SimpleNamespace(best=object(), plan=plan_of(*daring), board=None, request=None)
+    monkeypatch.setattr(fleets, "_Candidate", lambda **_: daring)
+    chosen, dearer = fleets._chosen([], contender, None)
+    chance, _ = cast("tuple[float, float]", chosen)
+    assert chance == proposed
+    assert sorted(plan.chance for plan in dearer if plan.chance > chance) == surer

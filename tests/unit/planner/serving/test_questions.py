@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from costmodel.serving.simulation.load import lognormal_parameters, most_p99_per
 from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import understand_serving
+from planner.serving.answer import rental_of
+from planner.serving.fleet_choice import machines_for
 from topology.base.errors import InputError
 
 SMALL = ServeFlags(model="8b", input_tokens="1000", output_tokens="200", rate="0.01/s")
@@ -57,3 +61,37 @@ def test_a_small_load_is_served_by_a_small_machine() -> None:
     assert (plan.rental.offer.machine, plan.rental.machines) == ("aws-g6e.xlarge", 1)
     assert plan.estimate.usd_per_hour == pytest.approx(1.861)
     assert ("a100-sxm-80gb", 27.44705) in {(one.gpu, one.usd_per_hour) for one in plan.other_fleets}
+
+
+BILLS = [
+    # GPU, workers and GPUs of each, dollars an hour of the cheapest machines that AWS rents for them
+    ("h100-sxm", 2, 1, 2 * 6.88), ("h100-sxm", 1, 2, 55.04), ("h100-sxm", 2, 2, 55.04), ("h100-sxm", 3, 4, 110.08),
+    ("l4", 1, 4, 4.6016), ("l4", 2, 2, 4.6016), ("l4", 3, 2, 2 * 4.6016), ("l4", 1, 8, 13.3504), ("l4", 1, 1, 0.8048),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "workers", "each", "dollars"), BILLS)
+@pytest.mark.parametrize("more", [0, 1, 8])
+def test_a_fleet_has_one_bill_however_many_gpus_are_asked_for(
+    gpu: str, workers: int, each: int, dollars: float, more: int
+) -> None:
+    """What its workers take is rented, in the machines that hold them for least; one's own are all paid for."""
+    used = workers * each
+    fleet: Any = SimpleNamespace(
+        decode=SimpleNamespace(
+            num_gpus=each, deployment=SimpleNamespace(hierarchy=SimpleNamespace(gpus_per_host=8))
+        ),
+        prefill=None,
+        num_gpus=used,
+        machines=lambda machine_gpus: machines_for([(each, workers)], machine_gpus),
+    )
+    flags = ServeFlags(
+        model="8b", gpu=gpu, gpus=str(used + more), input_tokens="1000", output_tokens="200", provider="aws"
+    )
+    rental = rental_of(understand_serving(flags).requests[0][0], fleet)
+    assert rental is not None
+    assert rental.usd_per_hour == pytest.approx(dollars)
+    assert rental.idle_gpus == rental.machines * rental.offer.gpus - used
+    own = understand_serving(replace(flags, provider="own", usd_per_gpu_hour="2")).requests[0][0]
+    assert own.owned
+    assert rental_of(own, fleet) is None

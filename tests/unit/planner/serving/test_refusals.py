@@ -16,11 +16,19 @@ from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.understand import parse_time, understand_serving
 from planner.serving.board import enumerate_options
-from planner.serving.plan import Mode, ServingInfeasible, ServingPlan, ServingRequest
+from planner.serving.plan import (
+    Mode,
+    ServingInfeasible,
+    ServingPlan,
+    ServingRequest,
+    keys_of_refusal,
+    start_keys,
+)
 from planner.serving.replica import OUT_OF_MEMORY
 from planner.serving.search import check_request, search_serving
 from planner.serving.space import layouts_of
 from topology.base.errors import InputError
+from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpus
 from topology.hardware.gpu import Gpu
@@ -150,6 +158,77 @@ def test_a_full_gpu_is_told_the_flags_that_leave_its_cache_room() -> None:
     )
     with pytest.raises(InputError, match="does not fit") as refused:
         find_fleet(understand_serving(small))
-    assert "--kv fp8 --memory-fraction 0.97" in refused.value.fix
+    assert "or --kv fp8 --memory-fraction 0.97" in refused.value.fix
     plan = find_fleet(understand_serving(replace(small, kv_dtype="fp8", memory_fraction="0.97")))
     assert plan.decode.layout.num_gpus == 8
+
+
+FULL = ServingJob(input_tokens=12_000, output_tokens=500, concurrency=1)
+
+
+def test_a_server_fits_where_its_cache_holds_one_request() -> None:
+    """A second request waits: 66 of 72 GiB are weights, and the cache holds one of 12,500 tokens.
+
+    vLLM starts where one request of the longest kind fits (`check_enough_kv_cache_memory`, vLLM 0.11,
+    v1/core/kv_cache_utils.py).
+    """
+    request = replace(request_of({}, name="70b", gpus=2, job=FULL), engine="vllm", weights=("bf16",))
+    hierarchy = default_cluster("h100-sxm", 2).hierarchy
+    answer = search_serving(CAL, request, hierarchy)
+    assert isinstance(answer, ServingPlan)
+    assert start_keys(answer)["starts"]
+    assert 12_500 <= answer.decode.kv_capacity_tokens < 2 * 12_500
+    longer = replace(request, job=replace(FULL, input_tokens=24_000))
+    refused = search_serving(CAL, longer, hierarchy)
+    assert isinstance(refused, ServingInfeasible)
+    assert refused.held is not None
+    keys = keys_of_refusal(refused, refused.held)
+    assert keys["starts"] is False
+    assert keys["kv_cache_tokens"] < 24_500
+    assert keys["weights_gib_per_gpu"] == pytest.approx(answer.decode.memory.weights_bytes / GIB)
+    assert f"{keys['kv_cache_tokens']:,} tokens of cache, where one request has 24,000 + 500" in keys["why"]
+
+
+def test_only_the_longest_that_are_drawn_may_be_beyond_a_cache() -> None:
+    """Lengths that spread have a few requests twice as long as one in a hundred: the server starts without."""
+    spread = ServingJob(input_tokens=8_000, output_tokens=500, input_tokens_p99=12_000, concurrency=1)
+    request = replace(request_of({}, name="70b", gpus=2, job=spread), engine="vllm", weights=("bf16",))
+    refused = search_serving(CAL, request, default_cluster("h100-sxm", 2).hierarchy)
+    assert isinstance(refused, ServingInfeasible)
+    assert refused.starts
+    assert "the longest 24,500" in refused.cause
+
+
+def test_every_attention_rank_holds_a_whole_request() -> None:
+    """Ranks share no cache: eight of them that hold one request together hold none."""
+    pins = {"tp": 1, "attention_dp": 8}
+    request = request_of(pins, gpus=8, job=replace(FULL, input_tokens=120_000))
+    for answer in [search_serving(CAL, request, default_cluster("h200-sxm", 8).hierarchy)]:
+        if isinstance(answer, ServingPlan):
+            assert answer.decode.kv_capacity_tokens // 8 >= 120_500
+        else:
+            assert answer.held is not None
+            assert answer.held.longest_tokens < 120_500 + 128
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"tpot_s": 0.002}, {"ttft_s": 0.001}, {"end_to_end_s": 0.1}, {"ttft_s": 0.02, "concurrency": 1}],
+    ids=str,
+)
+def test_limits_that_are_too_tight_are_told_beside_what_one_request_meets(limits: dict[str, float]) -> None:
+    """What is simulated of a request alone is no faster than what is called a bound of it."""
+    load = {"concurrency": 1} if "concurrency" in limits else {"request_rate_per_s": 1.0}
+    job = ServingJob(input_tokens=2000, output_tokens=300, percentile=50, **{**load, **limits})  # type: ignore[arg-type]
+    request = replace(request_of({}, name="8b", gpus=2, job=job), engine="vllm")
+    missed = search_serving(CAL, request, default_cluster("h100-sxm", 2).hierarchy)
+    assert isinstance(missed, ServingInfeasible)
+    alone = missed.cause.partition("a request is simulated to have ")[2]
+    first_s, each_s = (
+        parse_time(f"{value}{unit}", "--ttft")
+        for value, unit in re.findall(r"(?:token|one) ([\d.]+) (m?s)", alone)
+    )
+    assert first_s is not None
+    assert each_s is not None
+    assert first_s >= 0.99 * (missed.best_ttft_s or 0)
+    assert each_s >= 0.99 * (missed.best_tpot_s or 0)

@@ -18,7 +18,7 @@ PRICED = (
     "deepseek-v3.2", "v4-flash", "v4-pro", "glm-5", "glm-5.2", "qwen3.5-397b-a17b", "qwen3.5-35b-a3b", "qwen3.5-27b",
     "qwen3-next-80b-a3b", "qwen3-coder-next", "kimi-linear-48b-a3b", "kimi-k2", "kimi-k2.5", "kimi-k3",
     "nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra", "minimax-m2", "minimax-m2.5", "minimax-m3", "gemma-3-27b",
-    "gemma-4-31b", "mistral-large-3", "devstral-2", "devstral-small-2", "ministral-3-8b", "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
+    "gemma-4-31b", "gemma-4-26b-a4b", "qwen3.8-27b", "qwen3-vl-32b", "mistral-large-3", "devstral-2", "devstral-small-2", "ministral-3-8b", "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
     "deepseek-r1-distill-qwen-32b", "mixtral-8x7b-instruct", "mistral-small-3.2",
 )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import pytest
 
 from app.commands.audit.answer import AuditQuestion, audit_answer_of
+from app.errors import BAD_INPUT
 from app.reports.audit.server import server_answer
 from costmodel.kernels.tables import load_calibration
 from planner.audit.read import read_texts
@@ -10,7 +11,14 @@ from planner.audit.serving.audit import ServingAudit, audited_server
 from planner.audit.serving.load import ServedLoad
 from planner.audit.serving.server import server_of
 from planner.formats.kinds import kind_of
-from planner.formats.server_lines import ServerForm, is_server_log, server_forms, server_log_of
+from planner.formats.server_lines import (
+    ServerError,
+    ServerForm,
+    is_server_log,
+    server_errors,
+    server_forms,
+    server_log_of,
+)
 from planner.questions.flags import Flags, ServeFlags
 from topology.base.units import GIB
 
@@ -53,6 +61,14 @@ def test_every_form_says_what_its_example_says(form: ServerForm) -> None:
     assert form.mark in form.example.lower()
     assert is_server_log(form.example)
     assert not is_server_log(f"# {form.example}")
+
+
+@pytest.mark.parametrize("error", server_errors(), ids=lambda error: error.example[:40])
+def test_every_error_has_what_helps(error: ServerError) -> None:
+    """The kind of the example is the first that it has."""
+    log = server_log_of(f"{STARTED}ERROR {error.example}\n")
+    assert log is not None
+    assert (log.stopped, log.remedy) == (True, error.remedy)
 
 
 @pytest.mark.parametrize("text", [STARTED, BUSY, STOPPED, SGLANG])
@@ -118,3 +134,58 @@ def test_times_are_predicted_with_the_cache_that_was_printed() -> None:
     (load,) = audit(STARTED, ServedLoad(flags=flags, source="as asked", compares=False), gpu="h100-sxm").loads
     assert load.running is not None
     assert load.running.plan.decode.kv_capacity_tokens == pytest.approx(32_768, rel=0.02)
+
+
+def test_a_log_that_prints_its_cache_answers_without_a_known_model() -> None:
+    """It says what it holds; a script that says nothing of a known model answers nothing."""
+    log = STARTED.replace("Qwen/Qwen3-8B", "none/Nobody-8B")
+    answer = audit_answer_of(AuditQuestion(files=("out.log",), texts={"out.log": log}), Flags())
+    pairs = dict(answer.sections[0].pairs)  # type: ignore[union-attr]
+    assert pairs["memory"] == (
+        "by its log weights 15.3 GiB a GPU, cache 4.5 GiB a GPU, 32,768 tokens; maximum concurrency for "
+        "8,192 tokens a request: 4.00x"
+    )
+    assert answer.exit_code == 0
+    script = AuditQuestion(files=("serve.sh",), texts={"serve.sh": "vllm serve --max-model-len 8192"})
+    assert audit_answer_of(script, Flags()).exit_code == BAD_INPUT
+
+
+TOO_FEW_GPUS = """INFO vLLM API server version 0.12.0
+pydantic_core.ValidationError: 1 validation error for ParallelConfig
+  Value error, Tensor parallel size (8) cannot be larger than the number of available GPUs (4). [type=value_error, \
+input_value=ArgsKwargs(())]
+"""
+NO_REQUESTS = """File "/opt/vllm/config.py"
+ValidationError: 1 validation error for SchedulerConfig
+  Value error, max_num_seqs must be above 0 [type=value_error, input_value=0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (
+            TOO_FEW_GPUS,
+            "Value error, Tensor parallel size (8) cannot be larger than the number of available GPUs (4).",
+        ),
+        (NO_REQUESTS, "Value error, max_num_seqs must be above 0"),
+    ],
+)
+def test_an_error_of_a_checked_configuration_is_a_servers(said: str, error: str) -> None:
+    """Though the server stops before it says anything else of itself."""
+    assert (log := server_log_of(said)) is not None
+    assert log.error == error
+    assert audit_answer_of(AuditQuestion(files=("o.log",), texts={"o.log": said}), Flags()).exit_code == 4
+
+
+def test_states_of_a_default_are_no_verdict_on_a_log_of_unknown_gpus() -> None:
+    """The release's default hangs on the GPU, and a server that ran has passed the check."""
+    log = STARTED.replace("Qwen/Qwen3-8B", "Qwen/Qwen3.6-27B-FP8").replace(", 'max_num_seqs': 256", "")
+    log = log.replace("0.11.0", "0.22.0")
+    assert audit(log).fits is not False
+    known = audit(log, gpu="h100-sxm")
+    assert known.start is not None
+    assert known.start.states == 1024
+    ran = audit(log + BUSY.splitlines()[-1], gpu="h100-sxm")
+    assert ran.start is not None
+    assert ran.start.states == 0

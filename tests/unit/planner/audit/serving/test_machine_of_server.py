@@ -74,6 +74,19 @@ def test_flags_of_a_release_that_nothing_reads_are_named() -> None:
     assert found.unread.memory == ("--hf-overrides",)
 
 
+DYNAMO = """kind: DynamoGraphDeployment
+spec:
+  services:
+    Other:
+      resources: {{limits: {{gpu: "1"}}}}
+    Worker:
+      extraPodSpec:
+        mainContainer:
+          args: ["python -m dynamo.vllm --model Qwen/Qwen3-32B --tensor-parallel-size {tp}"]
+      resources: {{limits: {{gpu: "2"}}}}
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fits"),
     [
@@ -91,6 +104,12 @@ def test_flags_of_a_release_that_nothing_reads_are_named() -> None:
         ("s.sh", f"export CUDA_VISIBLE_DEVICES=0,1\n{SERVE} 2", True),
         ("s.sh", "docker run --gpus '\"device=0,1\"' vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-32B -tp 4", False),
         ("s.sh", "docker run --gpus all vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-32B -tp 4", True),
+        ("s.sh", f"# one node, 8 x H100\n{SERVE} 8 -dp 2 --data-parallel-size-local 2", False),
+        ("s.sh", f"# 2 nodes of 8 x H100\n{SERVE} 8 -dp 2 --data-parallel-size-local 1", True),
+        ("s.sh", f"# 2 x HGX H100\n{SERVE} 8 -dp 2 --data-parallel-size-local 1", True),
+        ("graph.yaml", DYNAMO.format(tp=4), False),
+        ("graph.yaml", DYNAMO.format(tp=4) + "      multinode: {nodeCount: 2}\n", True),
+        ("graph.yaml", DYNAMO.format(tp=2), True),
         ("s.sh", f"#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n{SERVE} 8 -pp 2", True),
         ("s.sh", f"CUDA_VISIBLE_DEVICES=0,1,2,3 {SGLANG} --tp 8 --nnodes 2 --node-rank 0", True),
     ],

@@ -156,9 +156,13 @@ def replace_load(flags: ServeFlags) -> ServeFlags:
     )  # fmt: skip
 
 
-def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
-    """Rather than that nothing does: a split of which no run is known, beside those of which there are."""
-    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --ep-size 8"
+@pytest.mark.parametrize(("words", "measured"), [("", False), (" --ep-size 8", True)])
+def test_an_unmeasured_split_that_carries_more_is_told_as_such(words: str, *, measured: bool) -> None:
+    """Rather than that nothing does: a split of which no run is known, beside those of which there are.
+
+    Divided experts carry less at this load than tensor parallelism, which was measured: it is told first.
+    """
+    command = f"python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp-size 8{words}"
     files = {
         f"{phase}.sh": f"{command} --disaggregation-mode {phase} --port {port}"
         for phase, port in (("prefill", 30_000), ("decode", 30_001))
@@ -173,8 +177,9 @@ def test_an_unmeasured_split_that_carries_more_is_told_as_such() -> None:
     more = load.best.daring is not None and (
         load.best.daring.request_rate_per_s > 1.01 * load.running.requests_per_s
     )
-    assert any("no measured split of these GPUs carries more" in note for note in notes) == more
     assert more
+    assert any("no measured split of these GPUs carries more" in note for note in notes) is not measured
+    assert any("the best server of these GPUs carries +" in note for note in notes) is measured
 
 
 @pytest.mark.parametrize(("ttft_ms", "per_s", "slow"), [(6500.0, 4.76, True), (500.0, 8.5, False)])
@@ -263,3 +268,33 @@ def test_a_loop_that_counts_is_a_loop(loop: str) -> None:
     script = script_of_text(f"{loop}\n  run $i\ndone\nlast\n")
     assert [command.words[0].text for command in script.started] == ["run", "last"]
     assert [names for _, names in script.branches] == []
+
+
+GRAPH = """# 8 x A100-80GB
+Processor:
+  model: Qwen/Qwen2.5-32B-Instruct
+VllmWorker:
+  model: Qwen/Qwen2.5-32B-Instruct
+  max-model-len: 16384
+  remote-prefill: true
+  tensor-parallel-size: 4
+  ServiceArgs: {workers: 1, resources: {gpu: 4}}
+PrefillWorker:
+  model: Qwen/Qwen2.5-32B-Instruct
+  max-model-len: 16384
+  gpu-memory-utilization: 0.5
+  ServiceArgs: {workers: 2, resources: {gpu: '1'}}
+"""
+
+
+def test_a_graph_of_dynamo_has_workers_of_both_pools() -> None:
+    """A table for each; a flag that one has not is the engine's default, and its share is its own."""
+    pools = pools_of({"disagg.yaml": GRAPH}, {}, model=None, gpu=None)
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.layout.tp, pools.prefill.replicas, pools.prefill.memory_fraction) == (1, 2, 0.5)
+    assert (pools.decode.layout.tp, pools.decode.replicas, pools.decode.memory_fraction) == (4, 1, None)
+    assert pools.prefill.gpu == pools.decode.gpu == "a100-sxm-80gb"
+    assert pools.decode.beyond_machine == ""
+    few = pools_of({"disagg.yaml": GRAPH.replace("{gpu: 4}", "{gpu: 2}")}, {}, model=None, gpu=None)
+    assert isinstance(few, Pools)
+    assert few.decode.beyond_machine

@@ -369,19 +369,6 @@ def test_a_server_far_slower_than_predicted_is_what_is_said_first(
     assert "burst of 50" in told["slow" if slow else "predicted"]
 
 
-@pytest.mark.parametrize(
-    ("layers", "is_priced"), [("16,32", False), ("24,24", True), ("16,16,16", True), ("24,x", False)]
-)
-def test_uneven_stages_are_named_and_not_priced_as_even_ones(layers: str, *, is_priced: bool) -> None:
-    """Issue 34076 of vLLM: 16 layers on a GPU of 16 GB and 32 on one of 32 GB, 34,736 tokens of cache."""
-    words = "vllm serve Qwen/Qwen3-Coder-30B-A3B-Instruct-FP8 --pipeline-parallel-size"
-    script = f"VLLM_PP_LAYER_PARTITION={layers} {words} {layers.count(',') + 1}"
-    answer = server_of(read_texts({"serve.sh": script}), model=None, gpu="rtx-5090")
-    assert isinstance(answer, Server) is is_priced
-    if isinstance(answer, Unknown):
-        assert f"VLLM_PP_LAYER_PARTITION='{layers}' gives them" in answer.missing[0]
-
-
 HEREDOC = """
 cat > config.yaml << EOF
 no-enable-prefix-caching: true

@@ -70,12 +70,10 @@ def audit(text: str) -> ServingAudit:
 
 def test_every_flag_that_nothing_reads_is_named_by_what_it_does() -> None:
     """Of the door and of logs, of speed, of memory; `--no-` and `--disable-` are forms of a flag."""
-    flags = (
-        "--port 8000 --no-enable-log-requests --disable-custom-all-reduce --swap-space 4 --mamba-block-size 8"
-    )
+    flags = "--port 8000 --no-enable-log-requests --max-num-partial-prefills 2 --swap-space 4 --mamba-block-size 8"
     said = audit(f"{CARD} {flags}").doubts
     assert "not read: --port, --no-enable-log-requests (moves neither memory nor speed)" in said
-    assert "not read: --disable-custom-all-reduce, --swap-space (may move speed, not priced)" in said
+    assert "not read: --max-num-partial-prefills, --swap-space (may move speed, not priced)" in said
     assert "not read: --mamba-block-size (moves memory, of which there is no verdict)" in said
 
 

@@ -63,9 +63,9 @@ def test_a_server_starts_where_its_cache_holds_a_full_request(words: str, gpu: s
 
 @pytest.mark.parametrize("length", [22_528, 24_576])
 def test_a_small_cache_beside_large_weights_is_no_verdict(length: int) -> None:
-    """Three gigabytes beside 65 that are estimated: it may start, and nothing fails on a guess."""
+    """Two gigabytes beside 65 that are estimated: it may start, and nothing fails on a guess."""
     words = "vllm serve Qwen/Qwen2.5-32B-Instruct --tensor-parallel-size 1 --kv-cache-dtype fp8"
-    found = audit(f"{words} --gpu-memory-utilization 0.9 --max-model-len {length}")
+    found = audit(f"{words} --gpu-memory-utilization 0.82 --max-model-len {length}")
     assert found.start is not None
     assert found.start.concurrency < 1
     assert (found.start.starts, found.fits) == (None, None)
@@ -78,7 +78,7 @@ def test_a_small_cache_beside_large_weights_is_no_verdict(length: int) -> None:
 )
 def test_a_length_that_nobody_says_is_the_checkpoints(checkpoint: str, starts: bool | None) -> None:
     """32,768 tokens fit a card of 24 GB, 131,072 do not; a guess carries no verdict and is said."""
-    found = audit(f"vllm serve {checkpoint}", "rtx-4090")
+    found = audit(f"vllm serve {checkpoint}", "a10g")
     assert found.start is not None
     assert found.start.starts is starts
     text = json.dumps(server_answer(found).document())
@@ -153,3 +153,13 @@ def test_json_has_the_words_of_the_log() -> None:
     assert document["weights_gib_per_gpu"] == pytest.approx(57.752, rel=0.005)
     assert document["longest_context"] == document["kv_cache_tokens"] < 131_072
     assert document["max_concurrency"] == pytest.approx(document["kv_cache_tokens"] / 131_072, rel=1e-3)
+
+
+def test_requests_with_windows_are_told_as_the_engine_counts_them_and_as_they_are_kept() -> None:
+    """Two counts of one cache: at its start a step's tokens stand in the windows, later they do not."""
+    windows = start("# vLLM 0.25\nvllm serve deepseek-ai/DeepSeek-V4-Flash -tp 4 --max-model-len 4096")
+    assert windows.kept_concurrency > 10 * windows.concurrency
+    assert f"counts at its start; once computed {windows.kept_concurrency:.2f}x" in windows.words
+    whole = start(f"{SMALL} --max-model-len 8192")
+    assert whole.kept_concurrency == pytest.approx(whole.concurrency, rel=1e-3)
+    assert "windows" not in whole.words
