@@ -127,6 +127,10 @@ def unwritten(error: OSError) -> InputError:
     )
 
 
+LONGEST_DEFECT = 1000
+"""Letters of what an exception says that are shown: some hold a whole answer."""
+
+
 class DefectError(InputError):
     """Ours, not of the input."""
 
@@ -137,7 +141,7 @@ def defect(error: Exception) -> DefectError:
     where = f" at {Path(place[-1].filename).name}:{place[-1].lineno}" if place else ""
     return DefectError(
         what="this is a defect in meshplan, not in your input",
-        cause=f"{type(error).__name__}: {error}{where}",
+        cause=f"{type(error).__name__}: {shortened(str(error), LONGEST_DEFECT)}{where}",
         fix="run the same command with --debug and report the traceback",
     )
 

@@ -204,7 +204,7 @@ def _refuse_two_answers(flag: str) -> None:
 
 def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:
     """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
-    from app.terminal.progress import waiting
+    from app.terminal.progress import waiting, without_watch
     from planner.analysis.serving.fleets import find_fleet
     from planner.analysis.serving.processes import by_processes
 
@@ -217,7 +217,8 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
 
         check_outputs(asked)
     steps = ["searching"]
-    with by_processes(len(asked.requests)) as each, waiting(lambda: steps[-1]):
+    boards = len(asked.requests)
+    with by_processes(boards, forking=without_watch) as each, waiting(lambda: steps[-1]):
         plan = find_fleet(asked, tell=steps.append, each=each)
         plan = with_sensitivity(asked, plan) if sensitivity else plan
         return with_frontier(asked, plan) if pareto else plan
@@ -226,7 +227,7 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
 def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
     """The fleet of several services; `alone` says that something was asked that is told of one."""
     from app.reports.serving.services import services_answer
-    from app.terminal.progress import waiting
+    from app.terminal.progress import waiting, without_watch
     from planner.analysis.serving.processes import by_processes
     from planner.analysis.serving.services import find_shared
     from planner.questions.serving.services import read_services
@@ -240,7 +241,8 @@ def serve_several(path: Path, flags: ServeFlags, *, alone: bool) -> Answer:
         )
     services = read_services(path, flags)
     steps = ["searching"]
-    with by_processes(len(services[0].asked.requests)) as each, waiting(lambda: steps[-1]):
+    boards = len(services[0].asked.requests)
+    with by_processes(boards, forking=without_watch) as each, waiting(lambda: steps[-1]):
         return services_answer(find_shared(services, tell=steps.append, each=each))
 
 

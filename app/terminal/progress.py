@@ -39,21 +39,26 @@ def never_silent(what: str) -> Iterator[None]:
     is never interrupted, and one that serves until it is stopped says so (`lives_on`).
     """
     _lives_on.clear()
-    done, started = threading.Event(), time.monotonic()
-
-    def watch() -> None:
-        while not done.wait(_LOOK_S) and not _lives_on.is_set():
-            lasted_s = time.monotonic() - started
-            if min(lasted_s, silent_s()) >= _REPEAT_S:
-                tell(f"{what} … {lasted_s:.0f} s\n")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
+    watch = _Watch(what)
+    _watches.append(watch)
+    watch.start()
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        _watches.remove(watch)
+        watch.stop()
+
+
+@contextmanager
+def without_watch() -> Iterator[None]:
+    """Watch no command for the moment in which processes are forked: none may be while a thread runs."""
+    for watch in _watches:
+        watch.stop()
+    try:
+        yield
+    finally:
+        for watch in _watches:
+            watch.start()
 
 
 def lives_on() -> None:
@@ -72,6 +77,35 @@ def paced(say: Callable[[str], None], *, every_s: float = PACE_S) -> Callable[[s
             say(text)
 
     return passed
+
+
+class _Watch:
+    """A thread that looks whether anything was told of late; it may stop and start again."""
+
+    def __init__(self, what: str) -> None:
+        self._what, self._started = what, time.monotonic()
+        self._done, self._thread = threading.Event(), threading.Thread()
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, args=(self._done,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more, and have no thread."""
+        self._done.set()
+        self._thread.join()
+
+    def _look(self, done: threading.Event) -> None:
+        """Tell how long the command lasts where it is silent."""
+        while not done.wait(_LOOK_S) and not _lives_on.is_set():
+            lasted_s = time.monotonic() - self._started
+            if min(lasted_s, silent_s()) >= _REPEAT_S:
+                tell(f"{self._what} … {lasted_s:.0f} s\n")
+
+
+_watches: Final[list[_Watch]] = []
 
 
 class _Ticker:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -33,12 +34,13 @@ Admissions = Callable[[Load, float], tuple[Floats, Floats]]
 
 def admissions_of(serve: Callable[[Load], Simulation]) -> Admissions:
     """Admissions of what simulates a load to its end."""
+    return partial(_to_the_end, serve)
 
-    def to_the_end(load: Load, _until_s: float) -> tuple[Floats, Floats]:
-        simulation = serve(load)
-        return simulation.arrival_s, simulation.admitted_s
 
-    return to_the_end
+def _to_the_end(serve: Callable[[Load], Simulation], load: Load, _until_s: float) -> tuple[Floats, Floats]:
+    """Admissions of a whole simulation; no function within another, which no process could send back."""
+    simulation = serve(load)
+    return simulation.arrival_s, simulation.admitted_s
 
 
 def keeps_up(load: Load, simulation: Simulation, admissions: Admissions) -> bool:

@@ -384,6 +384,20 @@ def test_a_defect_is_reported_in_three_lines_and_its_traceback_only_with_debug()
         assert "ZeroDivisionError" in done.stderr
 
 
+def test_a_defect_that_says_a_whole_answer_is_shown_in_part(capsys: pytest.CaptureFixture[str]):
+    """Its first letters, and where it was: a screen, and no megabytes."""
+    from app.errors import run_guarded
+
+    def broken() -> int:
+        raise ValueError("figure " * 100_000)
+
+    assert run_guarded(broken, debug=False) == 3
+    shown = capsys.readouterr().err
+    assert "ValueError: figure figure" in shown
+    assert "test_cli.py" in shown
+    assert len(shown) < 2000
+
+
 def test_an_interrupt_leaves_with_130():
     """Ctrl-C is not an error of anybody."""
     from app.errors import run_guarded

@@ -1,8 +1,8 @@
 """Contenders searched by several processes, where a command waits for many of them.
 
-The processes are forked from the one that asks before it has threads: they begin with its tables and modules,
-in milliseconds, where new ones take a second to start. A page of the dashboard or a notebook, which has
-threads, searches one contender after the other.
+The processes are forked from the one that asks while it has no threads: they begin with its tables and
+modules, in milliseconds, where new ones take a second to start. A page of the dashboard or a notebook, which
+has threads, searches one contender after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from multiprocessing.pool import Pool
 from typing import Any, Protocol
 
 from costmodel.kernels.tables import load_calibration
@@ -33,17 +34,33 @@ class Each(Protocol):
 
 
 @contextmanager
-def by_processes(boards: int) -> Iterator[Each]:
-    """`map` over as many processes as there are cores, or the builtin one where that is not worth it."""
-    processes = min(os.cpu_count() or 1, boards)
-    alone = threading.active_count() == 1 and sys.platform == "linux"
+def by_processes(
+    boards: int, *, forking: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[Each]:
+    """`map` over as many processes as there are cores, or the builtin one where that is not worth it.
+
+    Args:
+        boards: How many are searched.
+        forking: Held while the processes start: stops the threads of whoever asks, and starts them again.
+    """
     with _seldom_collected():
-        if boards < WORTH_PROCESSES or processes == 1 or not alone:
+        pool = _pool(min(os.cpu_count() or 1, boards), forking) if boards >= WORTH_PROCESSES else None
+        if pool is None:
             yield map
             return
-        load_calibration()  # once, and not in every process
-        with multiprocessing.get_context("fork").Pool(processes, initializer=_start_process) as pool:
+        with pool:
             yield pool.imap
+
+
+def _pool(processes: int, forking: Callable[[], AbstractContextManager[None]]) -> Pool | None:
+    """So many processes; None where one is enough, or where a thread runs, which a fork would cut off."""
+    if processes == 1 or sys.platform != "linux":
+        return None
+    load_calibration()  # once, and not in every process
+    with forking():
+        if threading.active_count() > 1:
+            return None
+        return multiprocessing.get_context("fork").Pool(processes, initializer=_start_process)
 
 
 @contextmanager
