@@ -26,6 +26,8 @@ from topology.base.arrays import Floats
 FEW_WAITING = 0.5  # requests, of a load too short to show growth
 GROWTH_RESOLUTION = 0.01  # of the requests of a load
 RATE_RESOLUTION = 2 * GROWTH_RESOLUTION  # to which rates are told apart
+ROOMY = 0.8  # of its places or its cache that the fullest decode worker uses: nobody waits for room there
+FEWEST_S = 1e-9  # that a load takes to come
 LAST = 0.25  # of a pass, in which those that wait are counted
 
 Admissions = Callable[[Load, float], tuple[Floats, Floats]]
@@ -55,7 +57,19 @@ def keeps_up(load: Load, simulation: Simulation, admissions: Admissions) -> bool
         admissions: Simulates another load of whatever served it.
     """
     few = max(FEW_WAITING, GROWTH_RESOLUTION * len(load) / simulation.replicas / 2)
-    return simulation.mean_queue < few or growth(load, admissions) <= GROWTH_RESOLUTION
+    if simulation.mean_queue < few or _waits_for_prompts_alone(load, simulation):
+        return True
+    return growth(load, admissions) <= GROWTH_RESOLUTION
+
+
+def _waits_for_prompts_alone(load: Load, simulation: Simulation) -> bool:
+    """Whether a pool of prompts is offered no more than it computes, and the one that decodes has room.
+
+    Prompts before a pool of their own are a single queue, whose growth is the work beyond that pool's time.
+    Fuller steps take less time for a token, so no later pass has more work than the first.
+    """
+    offered = simulation.prefill_work_s / max(_period_s(load), FEWEST_S)
+    return 0 < offered <= 1 + GROWTH_RESOLUTION and simulation.decode_filled <= ROOMY
 
 
 def growth(load: Load, admissions: Admissions) -> float:

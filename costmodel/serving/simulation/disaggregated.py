@@ -2,8 +2,8 @@
 
 Each worker is a `Replica`; a prompt goes to the prefill worker with the shortest queue, its cache travels,
 and it joins the decode worker with the fewest requests. The prefill worker keeps the cache until that one has
-admitted the request: decode workers fetch it, or name the place it is sent to, when they have room. Workers
-advance in the order of their clocks, and none runs past the time at which another could send it something.
+admitted the request: decode workers fetch it, or name the place it is sent to, when they have room. Events
+come in the order of their times: decode steps up to a finish are one, which a prompt that arrives divides.
 """
 
 from __future__ import annotations
@@ -52,15 +52,13 @@ class Fleet:
 
     __slots__ = (
         "_arrived",
-        "_blocked",
         "_closed",
-        "_computing",
         "_count",
         "_entered",
         "_holder",
         "_late",
-        "_latency_s",
         "_load",
+        "_looks",
         "_most_late",
         "_ready",
         "_seen",
@@ -97,7 +95,6 @@ class Fleet:
         ]
         self.decode = [Replica(decode.times, decode.rules, decoded) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
-        self._latency_s = transfer.latency_s
         ttft_s, self._most_late = may_be_late
         self._ttft_s = ttft_s - prefill.times.response_s
         self._late = 0
@@ -106,8 +103,7 @@ class Fleet:
         self._seen, self._entered, self._turn = ([0] * len(self._workers) for _ in range(3))
         self._holder: dict[int, int] = {}
         self._ready: list[tuple[float, int, int]] = []
-        self._blocked: set[int] = set()
-        self._computing: set[int] = set()  # prefill workers with a prompt
+        self._looks: set[int] = set()  # decode workers that next see what came
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
         late: list[float] = load.lookup_s.tolist() if len(load.lookup_s) else [0.0] * len(self.arrival_s)
@@ -149,24 +145,29 @@ class Fleet:
             heappop(ready)
 
     def _changed(self, at: int) -> None:
-        """Note when worker `at` has its next event, if it has one, and whether it is blocked."""
+        """Note when worker `at` has its next event, if it has one."""
+        worker, next_s = self._workers[at], 0.0
+        if at < len(self.prefill):
+            next_s = worker.clock
+        elif not worker.idle:
+            next_s = worker.next_s()
+            self._fetch(at)
+            self._collect(at)
+        self._note(at, next_s)
+
+    def _note(self, at: int, next_s: float) -> None:
+        """Note that worker `at` has its next event at a time, unless it has nothing to do or is blocked."""
         worker = self._workers[at]
         self._turn[at] += 1
-        if at < len(self.prefill):
-            (self._computing.discard if worker.idle else self._computing.add)(at)
-        if worker.idle:
-            self._blocked.discard(at)
-        elif worker.blocked:
-            self._blocked.add(at)
-        else:
-            self._blocked.discard(at)
-            heappush(self._ready, (worker.clock, at, self._turn[at]))
+        if not worker.idle and not worker.blocked:
+            heappush(self._ready, (next_s, at, self._turn[at]))
 
     def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:
         """Give a request to the worker its router names, or the least loaded."""
         if not prompt_done:
             self._arrived += 1
             if self._arrived >= self.window.next:
+                self._catch_up(at_s)
                 self.window.passes(self._arrived, at_s, self.busy_s)
                 self.window_of_prompts.passes(self._arrived, at_s, self.prefill_busy_s)
         if self._sent and not prompt_done:
@@ -175,42 +176,61 @@ class Fleet:
             first = len(self.prefill) if prompt_done else 0
             at = first + _least_loaded(self.decode if prompt_done else self.prefill)
         worker = self._workers[at]
-        idle = worker.idle
-        if idle:
+        if worker.idle:
             worker.clock = max(worker.clock, at_s)
-        worker.waiting.append(i)
-        if idle:
-            self._changed(at)
+            worker.waiting.append(i)
+            self._look(at)
+        elif prompt_done and worker.may_admit():
+            self._decode_until(at, at_s)
+            worker.waiting.append(i)
+            self._look(at)
+        else:
+            worker.waiting.append(i)
+
+    def _catch_up(self, at_s: float) -> None:
+        """Bring the decode workers to a time, of which only their next events were noted."""
+        for at in range(len(self.prefill), len(self._workers)):
+            if not self._workers[at].idle:
+                self._decode_until(at, at_s)
+                self._look(at)
+
+    def _look(self, at: int) -> None:
+        """Let worker `at` see what came when its step ends."""
+        if at >= len(self.prefill):
+            self._looks.add(at)
+        self._note(at, self._workers[at].clock)
+
+    def _decode_until(self, at: int, at_s: float) -> None:
+        """Take the decode steps of worker `at` that begin before a time."""
+        worker = self._workers[at]
+        while worker.clock < at_s and not worker.idle:
+            worker.advance(at_s)
+        self._collect(at)
 
     def _step(self, at: int) -> None:
-        """Advance worker `at`, whose next event is the first, by an event, and pass on what it finished."""
+        """Advance worker `at`, whose next event is the first, to it, and pass on what it finished."""
         heappop(self._ready)
-        self._drop_stale()
+        if at in self._looks:
+            self._looks.remove(at)
+        else:
+            self._workers[at].advance(self.events[0][0] if at < len(self.prefill) and self.events else NEVER)
+            if at >= len(self.prefill):
+                self._fetch(at)
+            if self._collect(at) and self._closed:  # what they bring comes before who waits is admitted
+                self._look(at)
+                return
+        self._changed(at)
+
+    def _collect(self, at: int) -> int:
+        """Pass on what worker `at` has finished since; how many these are."""
         worker, decoding = self._workers[at], at >= len(self.prefill)
-        horizon = self.events[0][0] if self.events else NEVER
-        if decoding:
-            horizon = min(horizon, self._next_sent_s() + self._latency_s)
-            if self._blocked:  # what it lets go may be sent on at once
-                horizon = worker.clock
-        worker.advance(horizon)
-        if decoding:
-            self._fetch(at)
-        finished = worker.finished
-        for i in finished[self._seen[at] :]:
+        finished = worker.finished[self._seen[at] :]
+        self._seen[at] += len(finished)
+        for i in finished:
             if not decoding:
                 self._holder[i] = at
             self._pass_on(i, worker.finish_s[i], decoding=decoding)
-        self._seen[at] = len(finished)
-        self._changed(at)
-
-    def _next_sent_s(self) -> float:
-        """The earliest that a prompt may leave for the decode pool: of those that are computed now.
-
-        In a closed loop a request that ends in the decode pool brings the next one.
-        """
-        if self._closed:
-            return self._ready[0][0] if self._ready else NEVER
-        return min((self.prefill[at].clock for at in self._computing), default=NEVER)
+        return len(finished)
 
     def _fetch(self, at: int) -> None:
         """Free the caches of those that a decode worker has admitted, where they were computed."""
@@ -241,7 +261,7 @@ class Fleet:
 
 
 def _least_loaded(pool: list[Replica]) -> int:
-    """The worker with the fewest requests; of equals the one whose clock is behind, then the first."""
+    """The worker with the fewest requests; of equals that whose last event was first, then the first."""
     chosen, fewest = 0, pool[0].load
     for at in range(1, len(pool)):
         load = pool[at].load
@@ -284,6 +304,8 @@ def _simulation(fleet: Fleet, prefill: PoolRules, decode: PoolRules, load: Load)
     end_s = float(finish.max())
     busy_s, window_s = fleet.window.closed(fleet.busy_s, end_s)
     prompts_s, _ = fleet.window_of_prompts.closed(fleet.prefill_busy_s, end_s)
+    peak_kv = max(worker.peak_kv for worker in fleet.decode)
+    places = float(steps[:, 2].max()) / decode.rules.max_batch
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(seen, finish),
@@ -297,10 +319,12 @@ def _simulation(fleet: Fleet, prefill: PoolRules, decode: PoolRules, load: Load)
         preemptions=sum(worker.preemptions for worker in workers),
         restarts=sum(worker.restarts for worker in workers),
         prefilled_tokens=sum(worker.prefilled_tokens for worker in workers),
-        peak_kv_tokens=max(worker.peak_kv for worker in fleet.decode),
+        peak_kv_tokens=peak_kv,
         busy_s=busy_s,
         window_s=window_s,
         prefill_busy_s=prompts_s,
+        prefill_work_s=fleet.prefill_busy_s,
+        decode_filled=max(places, peak_kv / decode.rules.kv_capacity_tokens),
         filling=load.filling,
     )
 

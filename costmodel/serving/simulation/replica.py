@@ -121,6 +121,23 @@ class Replica:
         elif horizon_s > self.clock:
             self.clock = horizon_s
 
+    def next_s(self) -> float:
+        """Admit what can be, and say when `advance` has more to tell.
+
+        Now where prompts are to be computed, else after the decode steps up to a finish or a full cache.
+        """
+        grown, rules = self._times.tokens_per_step, self._rules
+        while self._kv + self._batch * grown > rules.kv_capacity_tokens and self._running > 1:
+            self._preempt()
+        if self._prefilling or (self.waiting and not self._holds_back() and self._admit()) or not self._batch:
+            return self.clock
+        k, first, curve = self._ahead()
+        return self.clock + k * first + curve * k * (k - 1)
+
+    def may_admit(self) -> bool:
+        """Whether a request that comes now could be admitted before another ends."""
+        return not self.waiting and self._running < self._rules.max_batch
+
     def _holds_back(self) -> bool:
         """Whether the oldest prompt waits until every attention rank has one to compute in the same step.
 
@@ -272,22 +289,12 @@ class Replica:
 
         Or the horizon can bring an admission.
         """
-        times, rules, b = self._times, self._rules, self._batch
-        self._drop_stale()
-        k = self._heap[0][0] - self._step
-        grown = b * times.tokens_per_step
-        k = min(k, int((rules.kv_capacity_tokens - self._kv) // grown))
+        times, b = self._times, self._batch
+        k, first, curve = self._ahead()
         if most_steps and k > most_steps:
             k = most_steps
         held = self._held_until >= 0
-        if held:
-            k = min(k, self._held_until - self._step)
-        if k < 1 or self._unseen_done:
-            k = 1
-        slope = times.decode_attention_s_per_token[b]
-        first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
-        curve = slope * grown / 2
-        if horizon_s < NEVER and (held or not self.waiting) and self._running < rules.max_batch:
+        if horizon_s < NEVER and (held or not self.waiting) and self._running < self._rules.max_batch:
             wait = horizon_s - self.clock
             if wait <= first:
                 k = 1
@@ -306,6 +313,24 @@ class Replica:
         else:
             self.steps.append((seconds / k, k, b, self.clock))
         self._decoded(k)
+
+    def _ahead(self) -> tuple[int, float, float]:
+        """Decode steps until a request finishes, the cache is full or prompts are held back no longer.
+
+        And the seconds of the first of them, and half of what each takes longer than the one before.
+        """
+        times, rules, b = self._times, self._rules, self._batch
+        self._drop_stale()
+        k = self._heap[0][0] - self._step
+        grown = b * times.tokens_per_step
+        k = min(k, int((rules.kv_capacity_tokens - self._kv) // grown))
+        if self._held_until >= 0:
+            k = min(k, self._held_until - self._step)
+        if k < 1 or self._unseen_done:
+            k = 1
+        slope = times.decode_attention_s_per_token[b]
+        first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
+        return k, first, slope * grown / 2
 
     def _stages_used(self, batch: int) -> float:
         """Share of the pipeline's stages that work at a time: fewer requests than stages leave some idle."""

@@ -33,7 +33,8 @@ class Simulation:
     `restarts` are those of the `preemptions` that met a prompt half computed. Of several `replicas` that were
     simulated apart requests are in their common order, and `busy_s` is that of the mean replica. It is of the
     `window_s` in which an open load that `filling` requests have filled it arrives, or of the whole run;
-    `prefill_busy_s` is that of the mean prefill worker of two pools.
+    `prefill_busy_s` is that of the mean prefill worker of two pools, `prefill_work_s` the same of the whole
+    run, `decode_filled` the share of its places, or of its cache, that the fullest decode worker had in use.
     """
 
     arrival_s: Floats
@@ -54,6 +55,8 @@ class Simulation:
     replicas: int = 1
     filling: int = 0
     prefill_busy_s: float = 0.0
+    prefill_work_s: float = 0.0
+    decode_filled: float = 1.0
 
     @property
     def ttft_s(self) -> Floats:
