@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -11,11 +12,13 @@ from types import TracebackType
 from typing import Final
 
 from app.terminal.streams import silent_s, tell
+from topology.base.errors import shortened
 
 PATIENCE_S: Final = 0.5
 PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
 _REPEAT_S: Final = 4.0  # never silent for more than five seconds
+_SECOND_S: Final = 1.5  # after the first line: a first answer is there by then
 _LOOK_S: Final = 0.25
 _lives_on = threading.Event()
 
@@ -133,9 +136,13 @@ class _Ticker:
             return
         if not sys.stderr.isatty():
             tell(f"{self._say()} …\n")
-            while not self._done.wait(_REPEAT_S):
+            wait_s = min(_SECOND_S, _REPEAT_S)
+            while not self._done.wait(wait_s):
                 tell(f"{self._say()} … {time.monotonic() - started:.0f} s\n")
+                wait_s = _REPEAT_S
             return
         while not self._done.wait(_REFRESH_S):
-            tell(f"\r{self._say()} … {time.monotonic() - started:.1f} s")
+            seconds = f" … {time.monotonic() - started:.1f} s"
+            most = shutil.get_terminal_size().columns - len(seconds) - 1
+            tell(f"\r\033[K{shortened(self._say(), max(most, 1))}{seconds}")
         tell("\r\033[K")

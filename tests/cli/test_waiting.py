@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 
@@ -12,6 +13,14 @@ from app.actions import plan
 from app.cli import COMMANDS
 from app.terminal import progress
 from tests.patience import wait_for
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """So that the line is written again in its place."""
+        return True
 
 
 @pytest.fixture
@@ -88,3 +97,18 @@ def test_what_lives_on_is_left_in_peace(
         progress.lives_on()
         time.sleep(0.3)
     assert capsys.readouterr().err == ""
+
+
+def test_a_line_on_a_terminal_is_as_long_as_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, told: list[str]
+) -> None:
+    """One that is wider would stay there, line below line, as it is written again."""
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(progress, "_REFRESH_S", 0.01)
+    monkeypatch.setattr(progress.sys, "stderr", Terminal())
+    with progress.waiting("comparing " + "fleets " * 20, patience_s=0.0):
+        assert wait_for(lambda: len(told) >= 2)
+    shown = told[0].removeprefix("\r\033[K")
+    assert shown.startswith("comparing fleets")
+    assert re.search(r"… \d+\.\d s$", shown)
+    assert len(shown) <= 40

@@ -74,18 +74,13 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
             refused.append((request, problem))
     search = functools.partial(_searched, trace=asked.trace, shown=asked.shown_only)
     searched, contenders = iter(each(search, fit)), list[Contender]()
+    best: Contender | None = None
     for number, (request, _) in enumerate(fit, 1):
         where = f"{request.model.name} in {request.weights[0]} on {request.gpu}"
-        tell(f"comparing {number} of {len(fit)}: {where}")
+        tell(f"comparing {number} of {len(fit)}: {where}{_so_far(best)}")
         contenders += next(searched)
-    best: Contender | None = None
-    for contender in contenders:
-        if (
-            contender.proposed
-            and contender.plan is not None
-            and (best is None or _worth(contender) < _worth(best))
-        ):
-            best = contender
+        served = [one for one in contenders if one.proposed and one.plan is not None]
+        best = min(served, key=_worth, default=None)
     if best is None:
         raise _nearest(asked, contenders, [problem for _, problem in refused])
     tell(f"finishing {best.request.gpu} {best.request.weights[0]}")
@@ -103,6 +98,17 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
     dropped = list(dict.fromkeys(_dropped(request, problem.what) for request, problem in refused))
     plan = replace(plan, other_fleets=(*others, *dropped))
     return replace(plan, commands=commands(plan))
+
+
+def _so_far(best: Contender | None) -> str:
+    """The first answer, while others are compared: what is best of all that were."""
+    if best is None or best.plan is None:
+        return ""
+    plan = best.plan
+    fleet = f"{plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}"
+    if plan.estimate.usd_per_hour is None:
+        return f"; best so far {fleet}"
+    return f"; best so far {fleet}, ${plan.estimate.usd_per_hour:.3g} an hour"
 
 
 def _searched(

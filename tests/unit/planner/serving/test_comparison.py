@@ -1,5 +1,6 @@
 """What one serving question compares when it names neither modes nor precisions."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -23,11 +24,30 @@ WHOLE = 8
 """GPUs of the machines that replicas are laid out in; smaller ones are a line only where they are cheaper."""
 
 
+TOLD = list[str]()
+"""What was said while the question was compared."""
+
+
 @cache
 def compared() -> tuple[Asked, ServingPlan]:
     """The question with nothing named, and its answer."""
     asked = understand_serving(LOAD)
-    return asked, find_fleet(asked)
+    return asked, find_fleet(asked, tell=TOLD.append)
+
+
+def test_a_first_answer_stands_beside_how_far_it_is() -> None:
+    """From the second board on, never dearer than the one before, and no dearer than what is proposed."""
+    _, plan = compared()
+    compares = [step for step in TOLD if re.match(r"comparing \d+ of", step)]
+    assert "best so far" not in compares[0]
+    found = [
+        re.search(r"; best so far \d+ × h100-sxm: .+, \$([\d.]+) an hour$", step) for step in compares[1:]
+    ]
+    dollars = [float(one[1]) for one in found if one is not None]
+    assert len(dollars) == len(compares) - 1 >= 2
+    assert dollars == sorted(dollars, reverse=True)
+    assert plan.estimate.usd_per_hour is not None
+    assert dollars[-1] <= plan.estimate.usd_per_hour * 1.01
 
 
 def test_precisions_that_the_gpu_runs_and_both_modes_are_compared() -> None:
