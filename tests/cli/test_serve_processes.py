@@ -40,7 +40,7 @@ def noted():
     start()
     (FOLDER / str(os.getpid())).touch()
 processes._start_process = noted
-os.cpu_count = lambda: 2
+os.sched_getaffinity = lambda _: {0, 1}
 from app.cli import run
 raise SystemExit(run(sys.argv[1:]))
 """

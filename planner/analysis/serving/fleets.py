@@ -211,7 +211,7 @@ def _cheapest(
     for contender in proposed:
         if contender.plan is None or _bill(contender.plan) > least[:2]:
             continue
-        candidate = _candidate(contender, trace, requirement)
+        candidate = _candidate(contender, trace, requirement, most_gpus=_gpus_for(contender, least[0]))
         if candidate is None:
             continue
         plan = _plan_of(candidate)
@@ -221,15 +221,32 @@ def _cheapest(
     return best
 
 
-def _candidate(contender: Contender, trace: Load | None, requirement: Requirement) -> _Candidate | None:
-    """The best fleet of a contender that meets what is asked, of its equals the surest."""
+def _gpus_for(contender: Contender, bill: float) -> int:
+    """GPUs of a contender that a bill pays for; as many as it looks for where nothing has a price."""
+    request, most = contender.request, contender.board.most_gpus
+    if request.objective != "usd" or request.num_gpus is not None or bill == float("inf"):
+        return most
+    if request.offer is not None:
+        return min(int(bill / request.offer.usd_per_hour * (1 + ROUNDING)) * request.offer.gpus, most)
+    hour = request.usd_per_gpu_hour
+    return min(int(bill / hour * (1 + ROUNDING)), most) if hour else most
+
+
+def _candidate(
+    contender: Contender, trace: Load | None, requirement: Requirement, *, most_gpus: int
+) -> _Candidate | None:
+    """The best fleet of a contender that meets what is asked, of its equals the surest.
+
+    None where more than `most_gpus` are needed.
+    """
     if contender.best is not None and contender.plan is not None and requirement.is_met(contender.plan):
         board, candidate, scope = contender.board, contender.best, ""
     else:
-        board, scope = requirement.part(contender.board), requirement.scope
+        board, scope = replace(requirement.part(contender.board), most_gpus=most_gpus), requirement.scope
         searched = best_run(contender.request, board, trace)
         if searched is None:
             return None
+        board.most_gpus = contender.board.most_gpus  # for what stands beside it
         candidate = searched
     if contender.request.job.request_rate_per_s is not None and not is_closed(contender.request):
         candidate = surest(contender.request, board, candidate[0], trace)[0], candidate[1]

@@ -22,8 +22,8 @@ from costmodel.kernels.tables import load_calibration
 
 SELDOM = 100_000, 20, 100
 """Objects after which garbage in circles is looked for: a search makes none, and looking took a tenth."""
-WORTH_PROCESSES = 4
-"""Boards: one takes a third of a second to search, and two hundredths to send back."""
+WORTH_PROCESSES = 2
+"""Boards: one takes a third of a second to search, or several, and two hundredths to send back."""
 
 
 class Each(Protocol):
@@ -44,12 +44,17 @@ def by_processes(
         forking: Held while the processes start: stops the threads of whoever asks, and starts them again.
     """
     with _seldom_collected():
-        pool = _pool(min(os.cpu_count() or 1, boards), forking) if boards >= WORTH_PROCESSES else None
+        pool = _pool(min(_cores(), boards), forking) if boards >= WORTH_PROCESSES else None
         if pool is None:
             yield map
             return
         with pool:
             yield pool.imap
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _pool(processes: int, forking: Callable[[], AbstractContextManager[None]]) -> Pool | None:
