@@ -149,6 +149,8 @@ def simulate_apart(times: StepTimes, rules: Scheduler, load: Load, replicas: int
         busy_s=sum(run.busy_s for run in runs) / replicas,
         window_s=max(run.makespan_s for run in runs),
         prefill_busy_s=0.0,
+        prefill_work_s=0.0,
+        decode_filled=1.0,
         replicas=replicas,
         filling=0,
     )

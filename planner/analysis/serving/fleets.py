@@ -79,7 +79,7 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None, each: Each = map) -
         where = f"{request.model.name} in {request.weights[0]} on {request.gpu}"
         tell(f"comparing {number} of {len(fit)}: {where}{_so_far(best)}")
         contenders += next(searched)
-        served = [one for one in contenders if one.proposed and one.plan is not None]
+        served = [contender for contender in contenders if contender.proposed and contender.plan is not None]
         best = min(served, key=_worth, default=None)
     if best is None:
         raise _nearest(asked, contenders, [problem for _, problem in refused])
