@@ -11,7 +11,7 @@ from costmodel.serving.deployment import Deployment
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.environment import THROUGH_HOSTS, slow_settings
 from planner.audit.read import Reading
-from planner.audit.serving.binding import binding
+from planner.audit.serving.binding import always_waiting, binding
 from planner.audit.serving.changes import (
     ServerChange,
     best_per_s,
@@ -311,6 +311,8 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     assumed += prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
+    waiting = always_waiting(pools.decode, now)
+    findings += (waiting,) if waiting else ()
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
@@ -426,7 +428,8 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     assumed += prefix_words(asked.trace, keeps=server.keeps_prefixes, share=now.cached_share)
-    binds = binding(server, now)
+    binds, waiting = binding(server, now), always_waiting(server, now)
+    findings += (waiting,) if waiting else ()
     deployment, middle = server_deployment(server, request, hierarchy), request.job.output_tokens / 2
     context = request.job.input_tokens + middle
     assumed += tuple(peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context))
@@ -494,11 +497,4 @@ def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, st
         yield (
             f"requests of {longest} tokens are refused: the server takes {server.longest}",
             f"allow at least {longest} tokens, or leave the limit to the engine",
-        )
-    in_flight = -(-(job.concurrency or 0) // server.replicas)
-    if server.max_batch is not None and server.max_batch < in_flight:
-        waiting = in_flight - server.max_batch
-        yield (
-            f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
-            "raise the limit on requests that run, or leave it to the engine",
         )
