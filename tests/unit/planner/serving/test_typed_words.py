@@ -57,3 +57,12 @@ def test_formats_of_checkpoints_are_precisions(word: str, weights: str) -> None:
     assert f"--weights {word.lower()} is {weights}" in asking.notes
     plain = understand_serving(asked(model="gpt-oss-20b", gpu="b200-sxm", weights=weights))
     assert not any(note.startswith("--weights") for note in plain.notes)
+
+
+def test_outputs_of_one_token_are_all_of_one() -> None:
+    """None is less than one, so none is more: tokens are requests, and no 99th percentile differs."""
+    (request, _), *_ = understand_serving(asked(output_tokens="1")).requests
+    assert (request.job.output_tokens, request.job.output_tokens_p99) == (1, None)
+    assert request.job.input_tokens_p99 is not None
+    with pytest.raises(InputError):
+        understand_serving(asked(output_tokens="1", output_p99="3"))
