@@ -57,4 +57,4 @@ def test_rows_are_of_models_and_have_a_source() -> None:
 )  # fmt: skip
 def test_a_tune_of_a_shape_has_its_own_positions(name: str, tokens: int) -> None:
     """A name that is another's shape may reach further, and its requests with it."""
-    assert model(name).max_sequence_length == tokens
+    assert listed_model(name.rpartition("/")[2]).max_sequence_length == tokens
