@@ -66,7 +66,7 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
         str | None,
         typer.Option(
             "--weights",
-            help="Precision, or several with commas. Default: all are compared.",
+            help="Precision, or several with commas; fp4: MXFP4 too. Default: all are compared.",
             metavar="bf16|fp8|int8|int4|fp4",
             rich_help_panel=SERVING,
         ),

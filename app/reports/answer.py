@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
@@ -219,15 +219,40 @@ def write_folder(folder: Path, files: Mapping[str, str]) -> None:
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     """Give CSV with the union of the records' keys as columns, in order of first appearance.
 
+    A cell holds one value: a record inside a record is columns of its own, a list is joined.
+
     >>> csv_text([{"tp": 8}, {"tp": 4, "pp": 2}]).split()
     ['tp,pp', '8,', '4,2']
+    >>> csv_text([{"ttft": {"p50_s": 0.1, "p99_s": 0.4}, "gpus": ["h100", "h200"]}]).splitlines()
+    ['ttft.p50_s,ttft.p99_s,gpus', '0.1,0.4,h100; h200']
     """
-    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [dict(_cells(record)) for record in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, names, lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(rows)
     return buffer.getvalue()
+
+
+def _cells(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Columns and values of a record."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", cell) for key, cell in _cells(value))
+        elif isinstance(value, list | tuple):
+            yield name, "; ".join(_listed(item) for item in value)
+        else:
+            yield name, value
+
+
+def _listed(item: object) -> str:
+    """An item of a list in a cell."""
+    if isinstance(item, Mapping):
+        return ", ".join(f"{key}: {_listed(value)}" for key, value in item.items() if value is not None)
+    if isinstance(item, list | tuple):
+        return " ".join(_listed(each) for each in item)
+    return str(item)
 
 
 def wants_colour(stream: TextIO) -> bool:

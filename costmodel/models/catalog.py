@@ -205,12 +205,7 @@ def _counts(size: str, name: str) -> bool:
 def _resembling(name: str) -> str:
     """The one model of which a name has some words, all its sizes and all its versions."""
     if missing := _missing_of(name):
-        raise UnknownNameError(
-            f"model {shown(name)} is known by its name alone",
-            f"not known here: {missing}",
-            "give the path of its config.json, which says so",
-            _close_to(name),
-        )
+        raise _known_by_name(name, missing)
     known: list[str] = []
     for spelling in spellings(name):
         if _KINDS.issuperset(words(spelling.text)):
@@ -234,6 +229,15 @@ def _resembling(name: str) -> str:
         f"none of the {len(model_names())} known names match; no word is left out that may change a shape",
         f"{listed} of any other give the path of its config.json",
         close,
+    )
+
+
+def _known_by_name(name: str, missing: str) -> UnknownNameError:
+    """What is said of a model that is served and cannot be priced."""
+    unpriced = missing.startswith("a price for ")
+    fix = "name another" if unpriced else "give the path of its config.json, which says so"
+    return UnknownNameError(
+        f"model {shown(name)} is known by its name alone", f"not known here: {missing}", fix, _close_to(name)
     )
 
 
@@ -386,9 +390,11 @@ def _of_repository(name: str) -> ModelSpec:
         return replace(exact[0], source=f"{_HUB}{name}")
     try:
         return replace(_read(_download(name)), name=name, source=f"{_HUB}{name}")
-    except InputError as missing:
+    except InputError as unread:
+        if missing := _missing_of(name):
+            raise _known_by_name(name, missing) from None
         close = f"; here are {', '.join(names)}" if (names := _close_to(name)) else ""
-        raise InputError(missing.what, missing.cause, f"{missing.fix}{close}") from None
+        raise InputError(unread.what, unread.cause, f"{unread.fix}{close}") from None
 
 
 def _download(name: str) -> str:

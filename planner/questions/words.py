@@ -309,8 +309,20 @@ def _if(value: Any, kind: type[ClusterSpec]) -> ClusterSpec | None:
 
 
 def share_of(text: str, flag: str, *, most: float = 1) -> float:
-    """A number between zero and `most`."""
-    value = number_of(text, flag, least=0.0)
+    """A number between zero and `most`, or percent of it; percentiles may be written p90."""
+    plain = text.strip().removesuffix("%").rstrip()
+    hundredths = most / 100 if plain != text.strip() else 1.0
+    if most == 100:
+        plain = plain.removeprefix("p").removeprefix("P")
+    try:
+        value = number_of(plain, flag, least=0.0) * hundredths
+    except InputError:
+        example = "90" if most == 100 else "0.6 or 60%"
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"it is no number between 0 and {most:g}",
+            fix=f"write it like {example}",
+        ) from None
     if value > most:
         raise InputError(
             what=f"{flag} {text} is not possible",

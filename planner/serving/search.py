@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Weights, cache_dtype_of
 from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
@@ -426,12 +427,26 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
         else "any load"
     )
     return ServingInfeasible(
-        what=f"{size} × {request.gpu} cannot serve {asked} within the limits",
+        what=f"{size} × {request.gpu} cannot serve {asked}{' within the limits' if _limited(job) else ''}",
         cause=cause,
-        fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
+        fix=_ways_out(job),
         capacity_requests_per_s=capacity,
         capacity_is_served=fastest is not None,
     )
+
+
+def _ways_out(job: ServingJob) -> str:
+    """What may be asked instead: other limits only where some were given."""
+    relaxed = " or ".join(_limited(job))
+    less = "fewer in flight" if job.concurrency else "a lower rate"
+    ways = ["use more GPUs", *([f"relax {relaxed}"] if relaxed else []), f"ask for {less}"]
+    return f"{', '.join(ways[:-1])}{',' if len(ways) > 2 else ''} or {ways[-1]}"
+
+
+def _limited(job: ServingJob) -> list[str]:
+    """Flags of the limits that were given."""
+    limits = {"--ttft": job.ttft_s, "--tpot": job.tpot_s, "--e2e": job.end_to_end_s}
+    return [flag for flag, limit in limits.items() if limit is not None]
 
 
 def _ceiling_per_s(request: ServingRequest, board: Board) -> tuple[float, bool]:

@@ -32,6 +32,10 @@ _BITS: dict[str, float] = {"bit": 1 / 8, "kbit": KILO / 8, "mbit": MEGA / 8, "gb
 _PER_SECOND: dict[str, float] = {f"{unit}/s": factor for unit, factor in (_BYTES | _BITS).items()}
 _FLOP: dict[str, float] = {f"{p}flop/s": f for p, f in (("", 1.0), ("g", GIGA), ("t", TERA), ("p", PETA))}
 _RATES: dict[str, float] = {"/s": 1.0, "/min": 1 / MINUTE, "/h": 1 / HOUR, "hz": 1.0}
+_COUNTED = re.compile(
+    r"(?:requests?|reqs?|queries|query|r|q) ?(?:/|per |p(?=[sm]$))(sec|second|s|minute|min|m|hour|h)"
+)
+"""How people write requests a second: 20 rps, 20 req/s, 20 requests per second."""
 _QUANTITIES = _BYTES | _SECONDS | _PER_SECOND | _FLOP | _RATES
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
@@ -71,9 +75,14 @@ def parse_seconds(text: str, example: str = "30ms") -> float:
 def parse_rate(text: str) -> float:
     """Return a rate in events per second.
 
-    >>> parse_rate("20/s"), parse_rate("120/min")
-    (20.0, 2.0)
+    >>> parse_rate("20/s"), parse_rate("120/min"), parse_rate("20 rps"), parse_rate("30 req/min")
+    (20.0, 2.0, 20.0, 0.5)
     """
+    match = _NUMBER.match(text) if len(text) <= LONGEST_SHOWN else None
+    counted = _COUNTED.fullmatch(match.group(2).lower()) if match else None
+    if match and counted:
+        unit = "/min" if counted[1].startswith("m") else f"/{counted[1][0]}"
+        return _parse(f"{match.group(1)}{unit}", _RATES, "a rate", "20/s")
     return _parse(text, _RATES, "a rate", "20/s")
 
 

@@ -30,14 +30,18 @@ _GROUPS = ("layout", "said", "cluster")
 
 def server_answer(audit: ServingAudit) -> Answer:
     """Everything an audit of a server says."""
-    sections: list[Section] = [_started(audit)]
-    if audit.reading.facts.by_field:
-        sections.append(facts_table(audit.reading, shown_facts(audit.reading, _GROUPS)))
+    sections: list[Section] = []
     rows = tuple((load.load.source, *finding) for load in audit.loads for finding in load.findings)
     if rows:
         columns = ("under", "what", "help")
         sections.append(Table(title="Wrong or slow", columns=columns, rows=rows, align="lll", wraps=(1, 2)))
     sections.extend(section for load in audit.loads for section in _load_sections(load))
+    if (
+        audit.reading.facts.by_field
+    ):  # what was read comes first where it is judged, last where it is predicted
+        read = facts_table(audit.reading, shown_facts(audit.reading, _GROUPS))
+        sections.insert(len(sections) if _predicts(audit) else 0, read)
+    sections.insert(0, _started(audit))
     if not audit.loads:
         lacks = "not without what is missing" if audit.missing else "not of a server that does not start"
         sections.append(Pairs(title="Load", pairs=(("predicted", lacks),)))
@@ -53,10 +57,16 @@ def server_answer(audit: ServingAudit) -> Answer:
 
 
 def _records(audit: ServingAudit, loads: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """A record a load, or a request of the one trace that is replayed."""
-    if len(audit.loads) == 1 and audit.loads[0].load.flags.trace and audit.loads[0].running is not None:
-        return _request_rows(audit.loads[0].running)
+    """A record a load, or a request of the one that is predicted or replayed."""
+    running = audit.loads[0].running if len(audit.loads) == 1 else None
+    if running is not None and (audit.loads[0].load.flags.trace or _predicts(audit)):
+        return _request_rows(running)
     return tuple(loads)
+
+
+def _predicts(audit: ServingAudit) -> bool:
+    """Whether a server was asked what it does, and not what is wrong with it."""
+    return bool(audit.loads) and not any(load.load.compares for load in audit.loads)
 
 
 def _headline(audit: ServingAudit) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.quantities import format_usd
 from app.reports.answer import Facts
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, ServingPlan
+from planner.serving.plan import Percentiles, ServingEstimate, ServingPlan
 from topology.base.counts import counted
 from topology.base.units import format_bytes, format_chance, format_seconds, three_digits
 
@@ -72,11 +72,19 @@ def _load(plan: ServingPlan) -> str:
     """Requests and tokens, and what the fleet serves at most."""
     estimate, headroom = plan.estimate, plan.estimate.headroom
     rate, tokens = three_digits(estimate.request_rate_per_s), three_digits(estimate.output_tokens_per_s)
-    words = f"{rate} requests/s, {tokens} output tokens/s, busy {100 * estimate.utilisation:.0f} %"
+    words = f"{rate} requests/s, {tokens} output tokens/s, {steps_run(estimate)}"
     if headroom is None:
         return words
     failed = three_digits(headroom.failed_per_s)
     return f"{words}; at {failed}/s {breaks(headroom.broken, plan.request.job.percentile)}"
+
+
+def steps_run(estimate: ServingEstimate) -> str:
+    """Share of the time in which a GPU has a step to run: near 100 % long before its capacity.
+
+    A step of one request and one of a hundred count alike.
+    """
+    return f"steps run {100 * estimate.utilisation:.0f} % of the time"
 
 
 def _memory(plan: ServingPlan) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
-from app.reports.serving.brief import brief_of_fleet, fleets_surer
+from app.reports.serving.brief import brief_of_fleet, fleets_surer, steps_run
 from app.reports.trade_offs.compared import comparison_table
 from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
@@ -348,7 +348,7 @@ def _throughput(plan: ServingPlan) -> Facts:
         ("requests", f"{rate}/s, goodput {kept}/s"),
         *_headroom(plan),
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
-        ("busy", f"{100 * estimate.utilisation:.0f} %, mean batch {batch}, mean queue {queue}"),
+        ("work", f"{steps_run(estimate)}, mean batch {batch}, mean queue {queue}"),
         (
             "KV cache",
             f"{100 * estimate.kv_used_share:.0f} % used at the peak, {estimate.preemptions} preemptions",

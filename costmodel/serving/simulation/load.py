@@ -223,6 +223,16 @@ def thin(load: Load, replicas: int, which: int = 0) -> Load:
     pick = (
         np.flatnonzero(load.replica == which) if len(load.replica) else np.arange(which, len(load), replicas)
     )
+    return _picked(load, pick)
+
+
+def within(load: Load, longest: int) -> Load:
+    """The requests of at most so many tokens, prompt and output: a server refuses longer ones."""
+    return _picked(load, np.flatnonzero(load.input_tokens + load.output_tokens <= longest))
+
+
+def _picked(load: Load, pick: Ints) -> Load:
+    """Some of the requests, which no router has sent."""
     return Load(
         input_tokens=load.input_tokens[pick],
         output_tokens=load.output_tokens[pick],

@@ -158,6 +158,8 @@ def _proposal(
         started_s,
     )
     scope = chosen.scope or plan.optimality.scope
+    if not plan.estimate.limits:
+        scope = scope.partition(" whose workers")[0]  # which keep limits where some were given
     plan = replace(plan, request=contender.whole, optimality=replace(plan.optimality, scope=scope))
     beside = daring_beside(plan, daring.plan)
     surer = tuple(daring_beside(plan, other) for other in reversed(dearer) if other.chance > plan.chance)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal
+
+import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
+from costmodel.serving.simulation.load import Load, within
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.environment import THROUGH_HOSTS, slow_settings
 from planner.audit.read import Reading
-from planner.audit.serving.binding import binding
+from planner.audit.serving.binding import always_waiting, binding
 from planner.audit.serving.changes import (
     ServerChange,
     best_per_s,
@@ -39,7 +43,6 @@ from planner.audit.serving.running import (
 from planner.audit.serving.server import Server, Unknown, as_planned
 from planner.audit.serving.start import Start, as_sized, server_deployment, start_of
 from planner.questions.flags import ServeFlags
-from planner.questions.serving.caches import caches_note
 from planner.questions.serving.lengths import ALIKE, length_notes
 from planner.questions.serving.understand import Asked
 from planner.serving.plan import ServingPlan, ServingRequest
@@ -299,9 +302,15 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
     asked = asked_of(pools, load.flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
-    findings = (*_findings(pools.prefill, request), *_findings(pools.decode, request))
-    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
-    if _refused_prompt(pools.prefill, request.job.input_tokens):
+    taken, refused = _taken(asked.trace, min((pools.prefill, pools.decode), key=_longest))
+    asked = replace(asked, trace=taken)
+    findings = (
+        *_findings(pools.prefill, request, refused),
+        *_findings(pools.decode, request, refused),
+        *refused,
+    )
+    assumed = tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(pools.prefill, request.job.input_tokens) or (taken is not None and not len(taken)):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
     now = running_pools(cal, pools, request, hierarchy, asked.trace)
     best, none = _best(asked) if load.compares else (None, ())
@@ -311,6 +320,8 @@ def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
     assumed += prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
+    waiting = always_waiting(pools.decode, now)
+    findings += (waiting,) if waiting else ()
     if load.figures is not None:
         findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
     best = None if best is None else under_load(cal, best, request, hierarchy)
@@ -413,11 +424,12 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
     if (sized := as_sized(server, request, hierarchy)) is not server:
         server, asked = sized, asked_of(sized, load.flags)
         request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
-    findings = tuple(_findings(server, request))
-    assumed = (*length_notes(load.flags, request.job), *caches_note(asked.trace))
-    if _refused_prompt(server, request.job.input_tokens):
+    trace, refused = _taken(asked.trace, server)
+    findings = (*_findings(server, request, refused), *refused)
+    assumed = tuple(length_notes(load.flags, request.job))
+    if _refused_prompt(server, request.job.input_tokens) or (trace is not None and not len(trace)):
         return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
-    now = running(cal, server, request, hierarchy, asked.trace)
+    now = running(cal, server, request, hierarchy, trace)
     alike = not server.layout.gpus  # no fleet of unlike stages is searched
     best, none = _best(asked) if load.compares and alike else (None, ())
     findings += none
@@ -425,8 +437,9 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
         findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
         return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    assumed += prefix_words(asked.trace, keeps=server.keeps_prefixes, share=now.cached_share)
-    binds = binding(server, now)
+    assumed += prefix_words(trace, keeps=server.keeps_prefixes, share=now.cached_share)
+    binds, waiting = binding(server, now), always_waiting(server, now)
+    findings += (waiting,) if waiting else ()
     deployment, middle = server_deployment(server, request, hierarchy), request.job.output_tokens / 2
     context = request.job.input_tokens + middle
     assumed += tuple(peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context))
@@ -477,8 +490,30 @@ def _refused_prompt(server: Server, prompt: int) -> bool:
     return server.longest_prompt is not None and server.longest_prompt < prompt
 
 
-def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, str]]:
-    """What of the settings is wrong for the load, with what helps."""
+def _longest(server: Server) -> float:
+    """Tokens of the longest request that is not refused."""
+    return inf if server.longest is None else server.longest
+
+
+def _taken(trace: Load | None, server: Server) -> tuple[Load | None, tuple[tuple[str, str], ...]]:
+    """The requests of a trace that a server takes, and what is said of those that it refuses."""
+    if trace is None or server.longest is None:
+        return trace, ()
+    kept = within(trace, server.longest)
+    if len(kept) == len(trace):
+        return trace, ()
+    many, longest = len(trace) - len(kept), int(np.max(trace.input_tokens + trace.output_tokens))
+    what = (
+        f"{many:,} of {len(trace):,} requests are refused, being longer than {server.longest:,} tokens: "
+        "what is said is of the others"
+    )
+    return kept, ((what, f"allow {longest:,} tokens, or leave the limit to the engine"),)
+
+
+def _findings(
+    server: Server, request: ServingRequest, refused: tuple[tuple[str, str], ...] = ()
+) -> Iterator[tuple[str, str]]:
+    """What of the settings is wrong for the load, with what helps; `refused` tells of a trace."""
     job = request.job
     prompt = job.input_tokens_p99 or job.input_tokens
     if _refused_prompt(server, prompt):
@@ -490,15 +525,8 @@ def _findings(server: Server, request: ServingRequest) -> Iterator[tuple[str, st
             f"set max_num_tokens {prompt:,} or more, or enable_chunked_prefill: true",
         )
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    if server.longest is not None and server.longest < longest:
+    if server.longest is not None and server.longest < longest and not refused:
         yield (
             f"requests of {longest} tokens are refused: the server takes {server.longest}",
             f"allow at least {longest} tokens, or leave the limit to the engine",
-        )
-    in_flight = -(-(job.concurrency or 0) // server.replicas)
-    if server.max_batch is not None and server.max_batch < in_flight:
-        waiting = in_flight - server.max_batch
-        yield (
-            f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
-            "raise the limit on requests that run, or leave it to the engine",
         )

@@ -44,7 +44,7 @@ def binding(server: Server, running: RunningServer) -> tuple[str, str] | None:
     if server.max_batch is not None and runs >= FULL * server.max_batch * server.replicas:
         return (
             f"the batch is full: {share}, as {server.max_batch} run at once",
-            "raise the limit on requests that run, or leave it to the engine",
+            more_at_once(server, running, server.max_batch * server.replicas),
         )
     if estimate.kv_used_share >= FULL:
         return f"the cache is full: {share}, as it holds {runs:.0f}", ", ".join(_roomier(server, runs))
@@ -52,6 +52,30 @@ def binding(server: Server, running: RunningServer) -> tuple[str, str] | None:
         f"prompts wait for others: {share}, bound by {estimate.bound_by}",
         "send fewer at once, or more GPUs",
     )
+
+
+def always_waiting(server: Server, running: RunningServer) -> tuple[str, str] | None:
+    """What a limit on requests that run keeps waiting of a closed loop, and what helps; None without.
+
+    Args:
+        server: As it was started; the decode pool of two.
+        running: What it does.
+    """
+    in_flight = -(-(running.plan.request.job.concurrency or 0) // server.replicas)
+    if server.max_batch is None or server.max_batch >= in_flight:
+        return None
+    waiting = in_flight - server.max_batch
+    return (
+        f"{waiting} of {in_flight} requests in flight always wait: {server.max_batch} run at once",
+        more_at_once(server, running, server.max_batch * server.replicas),
+    )
+
+
+def more_at_once(server: Server, running: RunningServer, runs: float) -> str:
+    """What lets more requests run than a limit does: no higher one where the cache has no room for more."""
+    if running.plan.estimate.kv_used_share >= FULL:
+        return f"the cache holds no more: {', '.join(_roomier(server, runs))}"
+    return "raise the limit on requests that run, or leave it to the engine"
 
 
 def _roomier(server: Server, runs: float) -> list[str]:

@@ -59,5 +59,5 @@ def prefix_words(trace: Load | None, *, keeps: bool, share: float) -> tuple[str,
     if trace is None or not trace.block_hashes:
         return ()
     if not keeps:
-        return ("prompts are computed in full: the files switch prefix caching off",)
+        return ("prompts are computed in full: the server keeps no prefixes",)
     return (f"prefix caches have {share:.0%} of the prompt tokens, as the engine keeps them unless told",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import WEIGHTS, Weights, published_weights, weight_bytes
 from costmodel.serving.engine import serving_stack
@@ -23,7 +24,7 @@ T = TypeVar("T", bound=str)
 def compared_weights(flags: ServeFlags, model: ModelSpec, gpu: Gpu) -> tuple[Weights, ...]:
     """Precisions to compare: those named, or the checkpoint's own and the narrower ones the GPU can run."""
     if flags.weights is not None:
-        return tuple(one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
+        return tuple(dict.fromkeys(_named(name.strip()) for name in flags.weights.split(",")))
     published = _published(model)
     engine = serving_stack(flags.engine or "vllm")
     narrower = [
@@ -32,6 +33,19 @@ def compared_weights(flags: ServeFlags, model: ModelSpec, gpu: Gpu) -> tuple[Wei
         if serves_weights(engine, gpu, item, model) and (item != "fp4" or "fp4" in gpu.peak_flop_per_s)
     ]
     return (published, *narrower)
+
+
+def _named(word: str) -> Weights:
+    """A precision by its name, or by the word of a format in a checkpoint's: mxfp4 and nvfp4 are fp4."""
+    stated = WEIGHTS_OF_NAME.get(word.lower())
+    return stated if stated is not None else one_of(word, WEIGHTS, "--weights")
+
+
+def weights_note(flags: ServeFlags) -> tuple[str, ...]:
+    """What the words of formats among the precisions stand for."""
+    words = [word.strip().lower() for word in (flags.weights or "").split(",") if word.strip()]
+    other = {word: _named(word) for word in words if word not in WEIGHTS}
+    return tuple(f"--weights {word} is {stated}" for word, stated in other.items())
 
 
 def _published(model: ModelSpec) -> Weights:

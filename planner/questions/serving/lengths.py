@@ -95,14 +95,18 @@ def usual_p99(inputs: int, outputs: int, context: int) -> tuple[int | None, int 
         inputs: Mean tokens of a prompt.
         outputs: Mean tokens of an output.
         context: Most tokens of a request; where it holds no more than the means, neither has a percentile.
+
+    Lengths of one token do not spread: none is less.
     """
     most = [p99_per_mean("input") * inputs, p99_per_mean("output") * outputs]
     room, wanted = context - inputs - outputs, sum(most) - inputs - outputs
     if room <= 0:
         return None, None
     share = min(room / wanted, 1.0)
-    longer = (int(mean + share * (p99 - mean)) for mean, p99 in zip((inputs, outputs), most, strict=True))
-    return next(longer), next(longer)
+    means = (inputs, outputs)
+    longer = [int(mean + share * (p99 - mean)) for mean, p99 in zip(means, most, strict=True)]
+    spreads = [p99 if mean > 1 else None for mean, p99 in zip(means, longer, strict=True)]
+    return spreads[0], spreads[1]
 
 
 def _mean(text: str | None, flag: str, default: int) -> int:
@@ -117,7 +121,7 @@ def _p99(text: str | None, mean: int, flag: str) -> int | None:
     if text.strip().lower() == ALIKE:
         return mean
     p99 = parse_count(text, flag)
-    most = int(mean * most_p99_per_mean())
+    most = int(mean * most_p99_per_mean()) if mean > 1 else 1
     if not mean <= p99 <= most:
         raise InputError(
             what=f"{flag} {text} is not possible",

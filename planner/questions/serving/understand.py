@@ -22,7 +22,13 @@ from costmodel.serving.simulation.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.adapters import served_adapters
 from planner.questions.serving.caches import counted_caches, highest_hit_rate
-from planner.questions.serving.compared import compared_modes, compared_weights, one_of, shown_only_of
+from planner.questions.serving.compared import (
+    compared_modes,
+    compared_weights,
+    one_of,
+    shown_only_of,
+    weights_note,
+)
 from planner.questions.serving.lengths import length_notes, request_lengths
 from planner.questions.serving.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.serving.speculation import drafted_pins, speculated, speculation_note
@@ -308,7 +314,7 @@ def _job(flags: ServeFlags, trace: Load | None, model: ModelSpec) -> ServingJob:
         ttft_s=parse_time(flags.ttft, "--ttft"),
         tpot_s=parse_time(flags.tpot, "--tpot"),
         end_to_end_s=parse_time(flags.end_to_end, "--e2e"),
-        percentile=share_of(flags.percentile or "99", "--percentile", most=100),
+        percentile=_percentile(flags.percentile or "99"),
         kv_dtype=one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
         cached_share=_cached(flags.cached or "0"),
         burstiness=number_of(flags.burstiness or "1", "--burstiness"),
@@ -355,6 +361,18 @@ def parse_time(text: str | None, flag: str) -> float | None:
     return value
 
 
+def _percentile(text: str) -> float:
+    """A percentile in percent; a share of one is one typed by mistake."""
+    percentile = share_of(text, "--percentile", most=100)
+    if 0 < percentile < 1:
+        raise InputError(
+            what=f"--percentile {text} is not possible",
+            cause="it is counted in percent, and fewer than one of a hundred requests would be held",
+            fix=f"give --percentile {100 * percentile:g}",
+        )
+    return percentile
+
+
 def _cached(text: str) -> float:
     """Share of prompts that a prefix cache holds: never all, as the last token is computed for its answer."""
     share = share_of(text, "--cached", most=1)
@@ -375,7 +393,7 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         *suffix_note(flags.output_tokens, job.output_tokens, "--output", "token"),
         *suffix_note(flags.concurrency, job.concurrency or 0, "--concurrency", "request"),
     )
-    notes += length_notes(flags, job)
+    notes += (*length_notes(flags, job), *weights_note(flags))
     if kinds := dict.fromkeys(_node_gpus(flags)):
         notes.append(
             f"replicas of one kind take all GPUs ({', '.join(kinds)}) for the least of them; "

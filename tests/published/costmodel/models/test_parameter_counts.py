@@ -3,7 +3,12 @@
 import pytest
 
 from costmodel.models.catalog import model, model_names
-from costmodel.models.parameters import active_parameter_count, embedding_parameters, parameter_count
+from costmodel.models.parameters import (
+    active_parameter_count,
+    embedding_parameters,
+    encoder_parameters,
+    parameter_count,
+)
 
 SAFETENSORS = "total of the safetensors index on the model's page at huggingface.co"
 
@@ -139,6 +144,31 @@ EXACT = {
     "exaone-3.5-32b": 32_003_200_000,
     "kimi-k2.5": 1_026_408_232_448,
     "kimi-k2-thinking": 1_026_408_232_448,
+    # Language models alone: what sees is checked with them in test_catalogued_models_that_see_have_their_parameters.
+    "qwen2-vl-2b": 1_543_714_304,
+    "qwen2-vl-7b": 7_615_616_512,
+    "qwen2-vl-72b": 72_706_203_648,
+    "qwen2.5-vl-3b": 3_085_938_688,
+    "qwen2.5-vl-32b": 32_763_876_352,
+    "qwen2.5-vl-72b": 72_706_203_648,
+    "qwen3-vl-2b": 1_720_574_976,
+    "qwen3-vl-4b": 4_022_468_096,
+    "qwen3-vl-8b": 8_190_735_360,
+    "internvl3.5-8b": 8_190_735_360,
+    "internvl3.5-14b": 14_768_307_200,
+    "internvl3.5-30b-a3b": 30_532_122_624,
+    "internvl3.5-38b": 32_762_123_264,
+    "internvl3.5-241b-a28b": 235_093_634_560,
+    "ling-mini-2.0": 16_255_643_392,
+    "granite-4.0-h-tiny": 6_939_037_248,
+    "granite-4.0-h-small": 32_207_337_984,
+    "aya-expanse-8b": 8_028_033_024,
+    "command-r-32b": 32_296_476_672,
+    "starcoder2-3b": 3_030_371_328,
+    "starcoder2-7b": 7_173_923_840,
+    "falcon-180b": 179_522_565_120,
+    "bielik-11b": 11_168_796_672,
+    "nemotron-nano-9b-v2": 8_888_227_328,
 }
 
 ROUNDED = {
@@ -244,6 +274,65 @@ ROUNDED = {
     "qwen3-vl-32b": (32.76e9, 1e7, "huggingface.co/Qwen/Qwen3-32B: 32.8B, its language model"),
     "gemma-4-31b": (30.7e9, 1e8, "huggingface.co/google/gemma-4-31B: 30.7B"),
     "olmoe-1b-7b": (6.92e9, 1e7, "arXiv 2409.02060 table 1: 6.9B"),
+    "internvl3-8b": (
+        7.94e9 - 0.33e9,
+        2e7,
+        "huggingface.co/OpenGVLab/InternVL3-8B: 7.94B, of which 0.33B see",
+    ),
+    "internvl3-78b": (
+        78.41e9 - 5.71e9,
+        2e7,
+        "huggingface.co/OpenGVLab/InternVL3-78B: 78.41B, of which 5.71B see",
+    ),
+    "ling-flash-2.0": (103e9, 5e8, "huggingface.co/inclusionAI/Ling-flash-2.0: 103B"),
+    "ling-1t": (1e12, 1e9, "huggingface.co/inclusionAI/Ling-1T: 1T"),
+    "hunyuan-0.5b": (0.539e9, 1e6, "huggingface.co/tencent/Hunyuan-0.5B-Instruct: 539M"),
+    "hunyuan-1.8b": (1.79e9, 1e7, "huggingface.co/tencent/Hunyuan-1.8B-Instruct: 1.79B"),
+    "hunyuan-4b": (4.22e9, 1e7, "huggingface.co/tencent/Hunyuan-4B-Instruct: 4.22B"),
+    "hunyuan-7b": (7.50e9, 1e7, "huggingface.co/tencent/Hunyuan-7B-Instruct: 7.5B"),
+    "ernie-4.5-0.3b": (0.36e9, 1e6, "huggingface.co/baidu/ERNIE-4.5-0.3B-PT: 0.36B"),
+    "granite-4.0-micro": (3.40e9, 1e7, "huggingface.co/ibm-granite/granite-4.0-micro: 3.4B"),
+    "granite-4.0-h-micro": (3.19e9, 1e7, "huggingface.co/ibm-granite/granite-4.0-h-micro: 3.19B"),
+    "trinity-nano": (6.12e9, 1e7, "huggingface.co/arcee-ai/Trinity-Nano-Preview: 6.12B"),
+    "trinity-mini": (26.12e9, 1e7, "huggingface.co/arcee-ai/Trinity-Mini: 26.1B"),
+    "trinity-large": (398.6e9, 1e8, "huggingface.co/arcee-ai/Trinity-Large-Thinking: 398.6B"),
+    "exaone-4.0-1.2b": (1.28e9, 1e7, "huggingface.co/LGAI-EXAONE/EXAONE-4.0-1.2B: 1.28B"),
+    "exaone-4.0-32b": (32.0e9, 1e7, "huggingface.co/LGAI-EXAONE/EXAONE-4.0-32B: 32.0B"),
+    "solar-open-100b": (102.6e9, 1e8, "huggingface.co/upstage/Solar-Open-100B: 102.6B"),
+    "a.x-4.0": (71.9e9, 1e8, "huggingface.co/skt/A.X-4.0: 71.9B"),
+    "a.x-k1": (519e9, 1e8, "huggingface.co/skt/A.X-K1: 519B"),
+    "dots.llm1": (142e9, 1e9, "huggingface.co/rednote-hilab/dots.llm1.inst: 142B"),
+    "hy3": (295e9, 1e8, "huggingface.co/tencent/Hy3-preview: 295B"),
+    "mistral-small-4-119b": (119e9, 1e8, "huggingface.co/mistralai/Mistral-Small-4-119B-2603: 119B"),
+    "apertus-8b": (8.05e9, 1e7, "huggingface.co/swiss-ai/Apertus-8B-Instruct-2509: 8.05B"),
+    "apertus-70b": (70.6e9, 1e7, "huggingface.co/swiss-ai/Apertus-70B-Instruct-2509: 70.6B"),
+    "minicpm4-8b": (8.19e9, 1e7, "huggingface.co/openbmb/MiniCPM4-8B: 8.19B"),
+    "reka-flash-3": (20.9e9, 1e7, "huggingface.co/RekaAI/reka-flash-3: 20.9B"),
+    "eurollm-9b": (9.15e9, 1e7, "huggingface.co/utter-project/EuroLLM-9B-Instruct: 9.15B"),
+    "grok-2": (269.5e9, 1e8, "huggingface.co/xai-org/grok-2: 269.5B"),
+    "nemotron-nano-12b-v2": (12.31e9, 1e7, "huggingface.co/nvidia/NVIDIA-Nemotron-Nano-12B-v2: 12.31B"),
+    "granite-3.1-3b-a800m": (3.30e9, 1e7, "huggingface.co/ibm-granite/granite-3.1-3b-a800m-instruct: 3.3B"),
+    "granite-3.1-1b-a400m": (1.33e9, 1e7, "huggingface.co/ibm-granite/granite-3.1-1b-a400m-instruct: 1.33B"),
+    "minitron-8b": (8.41e9, 1e7, "huggingface.co/nvidia/Mistral-NeMo-Minitron-8B-Instruct: 8.41B"),
+    "mellum2-12b-a2.5b": (12.1e9, 1e8, "huggingface.co/JetBrains/Mellum2-12B-A2.5B-Base: 12B"),
+    "glm-4.1v-9b": (
+        9.4e9,
+        1e7,
+        "huggingface.co/zai-org/GLM-4.1V-9B-Thinking: the language model of GLM-4-9B-0414",
+    ),
+    "glm-4.5v": (106e9, 1e9, "huggingface.co/zai-org/GLM-4.5V: 106B"),
+    "pixtral-12b": (
+        12.25e9,
+        1e7,
+        "huggingface.co/mistralai/Mistral-Nemo-Instruct-2407: 12.25B, its language model",
+    ),
+    "pixtral-large-124b": (
+        122.6e9,
+        1e8,
+        "huggingface.co/mistralai/Mistral-Large-Instruct-2411: 122.6B, its language model",
+    ),
+    "iquest-coder-v1-40b": (39.8e9, 1e8, "huggingface.co/IQuestLab/IQuest-Coder-V1-40B-Instruct: 39.8B"),
+    "glm-5.3": (743e9, 1e9, "huggingface.co/zai-org/GLM-5.3: 743B"),
 }
 
 WITHOUT_AND_WITH_EMBEDDING = {
@@ -269,6 +358,42 @@ def test_parameters_round_to_the_published_figure(name: str) -> None:
     """Papers that print rounded sizes are met at their own precision."""
     published, unit, source = ROUNDED[name]
     assert abs(parameter_count(model(name)) - published) < unit, source
+
+
+WITH_WHAT_SEES = {
+    "qwen2-vl-2b": 2_208_985_600,
+    "qwen2-vl-7b": 8_291_375_616,
+    "qwen2-vl-72b": 73_405_560_320,
+    "qwen2.5-vl-3b": 3_754_622_976,
+    "qwen2.5-vl-7b": 8_292_166_656,
+    "qwen2.5-vl-32b": 33_452_718_336,
+    "qwen2.5-vl-72b": 73_410_777_344,
+    "qwen3-vl-2b": 2_127_532_032,
+    "qwen3-vl-4b": 4_437_815_808,
+    "qwen3-vl-8b": 8_767_123_696,
+    "internvl3.5-8b": 8_528_318_464,
+}
+
+
+@pytest.mark.parametrize("name", WITH_WHAT_SEES)
+def test_catalogued_models_that_see_have_their_parameters(name: str) -> None:
+    """Exactly, the tower that a server loads beside the language model included."""
+    spec = model(name)
+    assert spec.encoder is not None
+    assert parameter_count(spec) + sum(encoder_parameters(spec.encoder)) == WITH_WHAT_SEES[name], SAFETENSORS
+
+
+@pytest.mark.parametrize(
+    ("name", "active", "unit"),
+    [
+        ("ling-mini-2.0", 1.4e9, 1e8), ("ling-flash-2.0", 6.1e9, 1e8), ("granite-4.0-h-small", 9e9, 1e9), ("grok-2", 115e9, 1e9),
+        ("hy3", 21e9, 1e9), ("solar-open-100b", 12e9, 1e9), ("a.x-k1", 33e9, 1e9), ("dots.llm1", 14e9, 1e9),
+        ("trinity-large", 13e9, 1e9), ("mistral-small-4-119b", 6.5e9, 2e8), ("mellum2-12b-a2.5b", 2.5e9, 1e8),
+    ],
+)  # fmt: skip
+def test_a_token_meets_as_many_parameters_as_are_published(name: str, active: float, unit: float) -> None:
+    """Experts of a token and their widths are checked apart from how many there are."""
+    assert abs(active_parameter_count(model(name)) - active) < unit
 
 
 @pytest.mark.parametrize("name", WITHOUT_AND_WITH_EMBEDDING)

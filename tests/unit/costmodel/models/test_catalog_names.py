@@ -2,8 +2,9 @@
 
 import pytest
 
+from costmodel.models import catalog
 from costmodel.models.catalog import listed_model, model_names, published_model
-from topology.base.errors import UnknownNameError
+from topology.base.errors import InputError, UnknownNameError
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -37,6 +38,31 @@ def test_a_first_release_is_not_the_later_one_of_its_size(name: str) -> None:
         with pytest.raises(UnknownNameError, match="known by its name alone") as refused:
             find(name)
         assert "is another model" in refused.value.cause
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5-FP8", "feed-forwards differ in width"),
+        ("tiiuae/Falcon-H1-34B-Instruct", "beside each other in one layer"),
+        ("LiquidAI/LFM2-8B-A1B", "short convolutions"), ("google/gemma-4-E4B-it", "embeddings of each layer"),
+        ("inclusionAI/Ling-2.6-1T", "its config.json"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_served_and_not_priced_says_what_is_missing(
+    name: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its short name, and by that of its repository where the hub does not answer."""
+
+    def refuse(name: str) -> str:
+        raise InputError(f"{name} was looked for", "no network", "none")
+
+    monkeypatch.setattr(catalog, "_download", refuse)
+    for find, asked in ((listed_model, name.rpartition("/")[2]), (catalog.model, name)):
+        with pytest.raises(UnknownNameError, match="known by its name alone") as refused:
+            find(asked)
+        assert missing in refused.value.cause
+        assert ("config.json" in refused.value.fix) == ("config.json" in missing)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,10 @@ SHAPES = {
     "devstral-small-2": ("devstral-small-2-24b", "fp8"),
     "google/gemma-4-31b-it": ("gemma-4-31b", ""),
     "google/gemma-4-26B-A4B-it": ("gemma-4-26b-a4b", ""), "Qwen/Qwen3.8-27B-FP8": ("qwen3.5-27b", "fp8"),
+    "zai-org/GLM-5.3": ("glm-5.3", "fp8"), "zai-org/GLM-5.3-BF16": ("glm-5.3", "bf16"),
+    "moonshotai/Kimi-K2.7-Code": ("kimi-k2.5", "int4"), "inclusionAI/Ring-1T-FP8": ("ling-1t", "fp8"), "OpenGVLab/InternVL3_5-8B": ("internvl3.5-8b", ""),
+    "deepseek-ai/DeepSeek-Math-V2": ("deepseek-v3.2", ""), "CohereLabs/c4ai-command-r-plus-08-2024": ("command-r-plus-104b", ""),
+    "openai/gpt-oss-safeguard-120b": ("gpt-oss-120b", ""), "mistralai/Mistral-Small-4-119B-2603": ("mistral-small-4-119b", "fp8"),
     "Qwen/Qwen3-VL-32B-Instruct": ("qwen3-vl-32b", ""),
     "70b": ("llama-3.1-70b", ""), "Llama-3 405B": ("llama-3.1-405b", ""), "qwen2_5-7b": ("qwen2.5-7b", ""),
     "Qwen3-235B": ("qwen3-235b-a22b", ""), "GPT3-13B": ("gpt-3-13b", ""), "gpt-3-1.3b": ("gpt-3-1.3b", ""),
@@ -107,8 +111,8 @@ REFUSED = {
     "Mistral-7B-Instruct-v0.4": "mistral-7b", "EAGLE3-LLaMA3.1-Instruct-8B": "llama-3.1-8b",
     "gemma-3-27b-it-qat-q4_0-gguf": "gemma-3-27b", "Llama-3.1-8B-Instruct-GGUF": "llama-3.1-8b",
     "Llama-3_3-Nemotron-Super-49B-v1": "nemotron-h-47b", "Qwen/Qwen3.9-27B-FP8": "qwen3.5-27b",
-    "nvidia/GLM-5.3-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
-    "DeepSeek-Math-V2": "deepseek-v2",
+    "nvidia/GLM-5.4-NVFP4": "glm-5", "DeepSeek-V3 16B": "deepseek-v3", "deepseek-coder-7b": "deepseek-coder-1.3b",
+    "DeepSeek-Math-V3": "deepseek-v3", "Qwen3-VL-9B": "qwen3-vl-8b",
 }  # fmt: skip
 """Models that are not here, and one that is proposed in their place."""
 

@@ -45,3 +45,16 @@ def test_rows_are_of_models_and_have_a_source() -> None:
     assert all(row["source"] and row["as_of"] for row in (*rows, content()["siblings"]))
     assert siblings_alike() <= set(model_names())
     assert all(listed_model(name).max_sequence_length == positions_of(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("Qwen/Qwen2.5-14B-Instruct-1M", 1_010_000), ("moonshotai/Kimi-K2.7-Code", 262_144),
+        ("zai-org/GLM-4.6V", 131_072), ("zai-org/GLM-4.5V", 65_536), ("Qwen/Qwen2.5-VL-72B-Instruct", 128_000),
+        ("zai-org/GLM-5.3", 1_048_576),
+    ],
+)  # fmt: skip
+def test_a_tune_of_a_shape_has_its_own_positions(name: str, tokens: int) -> None:
+    """A name that is another's shape may reach further, and its requests with it."""
+    assert listed_model(name.rpartition("/")[2]).max_sequence_length == tokens

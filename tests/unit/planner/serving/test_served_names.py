@@ -20,6 +20,17 @@ PRICED = (
     "nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra", "minimax-m2", "minimax-m2.5", "minimax-m3", "gemma-3-27b",
     "gemma-4-31b", "gemma-4-26b-a4b", "qwen3.8-27b", "qwen3-vl-32b", "mistral-large-3", "devstral-2", "devstral-small-2", "ministral-3-8b", "gpt-oss-20b", "gpt-oss-120b", "llama-4-maverick", "qwen2.5-vl-7b", "qwen3-vl-235b",
     "deepseek-r1-distill-qwen-32b", "mixtral-8x7b-instruct", "mistral-small-3.2",
+    "qwen2-vl-2b", "qwen2-vl-7b", "qwen2-vl-72b", "qwen2.5-vl-3b", "qwen2.5-vl-32b", "qwen2.5-vl-72b",
+    "qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "internvl3.5-8b", "internvl3.5-14b", "internvl3.5-30b-a3b",
+    "internvl3.5-38b", "internvl3.5-241b-a28b", "internvl3-8b", "internvl3-78b", "ling-mini-2.0", "ling-flash-2.0",
+    "ling-1t", "hunyuan-0.5b", "hunyuan-1.8b", "hunyuan-4b", "hunyuan-7b", "ernie-4.5-0.3b", "granite-4.0-micro",
+    "granite-4.0-h-micro", "granite-4.0-h-tiny", "granite-4.0-h-small", "aya-expanse-8b", "command-r-32b",
+    "trinity-nano", "trinity-mini", "trinity-large", "exaone-4.0-1.2b", "exaone-4.0-32b", "solar-open-100b",
+    "a.x-4.0", "a.x-k1", "dots.llm1", "hy3", "mistral-small-4-119b", "apertus-8b", "apertus-70b", "minicpm4-8b",
+    "starcoder2-3b", "starcoder2-7b", "falcon-180b", "reka-flash-3", "eurollm-9b", "bielik-11b", "grok-2",
+    "nemotron-nano-9b-v2", "nemotron-nano-12b-v2", "granite-3.1-3b-a800m", "granite-3.1-1b-a400m", "minitron-8b",
+    "mellum2-12b-a2.5b", "glm-4.1v-9b", "glm-4.5v", "pixtral-12b", "pixtral-large-124b", "iquest-coder-v1-40b",
+    "glm-5.3",
 )  # fmt: skip
 
 

@@ -50,6 +50,26 @@ def test_a_text_that_is_no_quantity_is_answered_in_three_lines(text: str) -> Non
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["error", "cause", "help"]
 
 
+@pytest.mark.parametrize(
+    "unit",
+    ["/s", " rps", "rps", " RPS", "qps", " req/s", " reqs/sec", " requests/s", " requests per second", " Hz"],
+)
+def test_a_rate_is_written_as_people_write_it(unit: str) -> None:
+    """With what is counted before the second, or without."""
+    assert parse_rate(f"20{unit}") == 20
+    if "s" in unit and "Hz" not in unit:
+        for minute in (unit.replace("second", "minute").replace("/sec", "/min").replace("/s", "/min"),):
+            if minute != unit:
+                assert parse_rate(f"120{minute}") == 2
+
+
+@pytest.mark.parametrize("text", ["20 tps", "20 tokens/s", "20 r", "20 rp", "20 rpx", "20 per"])
+def test_what_is_no_rate_of_requests_is_refused(text: str) -> None:
+    """Tokens a second above all: a thousand of them may be one request."""
+    with pytest.raises(InputError, match="is not a rate"):
+        parse_rate(text)
+
+
 def test_a_capacity_is_no_time_and_a_time_no_rate() -> None:
     """Each reader takes its own units only."""
     for read, text in ((parse_seconds, "3 GiB"), (parse_rate, "3 s")):

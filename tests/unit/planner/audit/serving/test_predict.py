@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 import meshplan
+from app.reports.answer import csv_text
 from app.reports.audit.server import latencies_of, server_answer
 from costmodel.serving.engine import serving_stack, without_overlap
 from costmodel.serving.step import host_s
@@ -335,3 +338,58 @@ def predicted_on_pcie(command: str, load: ServeFlags) -> float:
     (audit,) = judged(read_texts(texts), texts, {}, load, {}, gpu="rtx-pro-6000", compares=False).loads
     assert audit.running is not None
     return audit.running.tpot_s
+
+
+def test_a_server_refuses_requests_longer_than_it_takes_and_serves_the_others(tmp_path: Path) -> None:
+    """As if they were not in the trace: nothing of what is said is of them."""
+    short, long = (
+        [json.dumps({"arrival_s": i, "input_tokens": n, "output_tokens": 50}) for i in range(6)]
+        for n in (800, 5000)
+    )
+    both, alone = tmp_path / "both.jsonl", tmp_path / "alone.jsonl"
+    both.write_text("\n".join(line for pair in zip(short, long, strict=True) for line in pair))
+    alone.write_text("\n".join(short))
+    audits = []
+    for trace in (both, alone):
+        flags = ServeFlags(trace=trace)
+        command = f"{SERVER.format(batch=8)} --max-model-len 4096"
+        audits.append(audited_server_texts({"s.sh": command}, flags, {}, gpu="h100-sxm"))
+    (mixed,), (kept,) = (audit.loads for audit in audits if audit is not None)
+    assert [what for what, _ in mixed.findings] == [
+        "6 of 12 requests are refused, being longer than 4,096 tokens: what is said is of the others"
+    ]
+    assert not kept.findings
+    assert mixed.running is not None
+    assert kept.running is not None
+    assert list(mixed.running.simulation.ttft_s) == pytest.approx(
+        list(kept.running.simulation.ttft_s), rel=0.01
+    )
+    every = tmp_path / "long.jsonl"
+    every.write_text("\n".join(long))
+    found = audited_server_texts({"s.sh": command}, ServeFlags(trace=every), {}, gpu="h100-sxm")
+    assert found is not None
+    assert (found.loads[0].running, found.loads[0].fits) == (None, False)
+
+
+@pytest.mark.parametrize("load", [ServeFlags(concurrency="4"), ServeFlags(rate="2/s")])
+def test_a_prediction_stands_before_what_was_read_and_has_a_row_a_request(load: ServeFlags) -> None:
+    """What was asked comes first; a table for a program holds requests, whatever sends them."""
+    texts = {"s.sh": SERVER.format(batch=16)}
+    answer = server_answer(judged(read_texts(texts), texts, {}, load, {}, gpu="h100-sxm", compares=False))
+    titles = [section.title for section in answer.sections]
+    assert titles.index("Read") > next(i for i, title in enumerate(titles) if title.startswith("Under"))
+    assert {"arrival_s", "ttft_s", "tpot_s"} <= answer.records[0].keys()
+    judging = server_answer(judged(read_texts(texts), texts, {}, load, {}, gpu="h100-sxm"))
+    titles = [section.title for section in judging.sections]
+    assert titles.index("Read") < next(i for i, title in enumerate(titles) if title.startswith("Under"))
+
+
+def test_a_cell_of_a_table_for_programs_holds_one_value() -> None:
+    """No record and no list stands in a cell, whatever the answer's document holds."""
+    texts = {"s.sh": SERVER.format(batch=4)}
+    load = ServeFlags(concurrency="64")
+    answer = server_answer(judged(read_texts(texts), texts, {}, load, {}, gpu="h100-sxm"))
+    (row,) = csv.DictReader(io.StringIO(csv_text(answer.records)))
+    assert float(row["predicted.ttft.p99_s"]) > float(row["predicted.ttft.p50_s"])
+    assert "always wait" in row["findings"]
+    assert not any(value[:1] in "{[" or "': " in value for value in row.values() if value)

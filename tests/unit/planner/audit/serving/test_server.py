@@ -14,6 +14,7 @@ from costmodel.kernels.tables import load_calibration
 from planner.analysis.serving.fleets import find_fleet
 from planner.audit.read import read_texts
 from planner.audit.serving.audit import LoadAudit, audited_server
+from planner.audit.serving.binding import FULL
 from planner.audit.serving.changes import LEAST_GAIN, best_per_s
 from planner.audit.serving.load import ServedLoad, is_result, loads_of
 from planner.audit.serving.server import Server, Unknown, server_of
@@ -264,6 +265,19 @@ def test_a_limit_below_the_load_is_found_and_lifting_it_carries_more() -> None:
     assert best.requests_per_s >= (1 - LEAST_GAIN) * max(
         change.requests_per_s for change in found.changes if "fp8" not in " ".join(change.set)
     )
+
+
+@pytest.mark.parametrize(("limit", "room"), [(97, False), (16, True)])
+def test_a_limit_that_a_full_cache_sets_is_not_to_be_raised(limit: int, room: bool) -> None:
+    """A plan writes the limit that its cache holds: no audit says to raise it."""
+    load = ServedLoad(flags=ServeFlags(concurrency="300"), source="as asked")
+    words = "vllm serve meta-llama/Llama-3.1-70B --tensor-parallel-size 2 --quantization fp8"
+    found = under(server(f"{words} --max-num-seqs {limit}"), load)
+    (helps,) = (fix for what, fix in found.findings if "always wait" in what)
+    assert (found.running.plan.estimate.kv_used_share < FULL) is room
+    for advice in (helps, *(fix for _, fix in [found.binds] if found.binds)):
+        assert ("raise the limit" in advice) is room
+        assert ("the cache holds no more" in advice) is not room
 
 
 LIMITS: tuple[dict[str, str], ...] = ({}, {"ttft": "1s", "tpot": "40ms"})
