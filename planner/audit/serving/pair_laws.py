@@ -74,6 +74,8 @@ def handover_of(engine: str, launch: PoolLaunch) -> Handover:
     ports = []
     for name, usual in _PORTS.items():
         listens = engine in usual and (name != "disaggregation_bootstrap_port" or launch.phase == "prefill")
+        if name == "port":
+            listens = listens and not launch.registers
         if name == _SIDE:
             listens = listens and text("kv_connector") in _NIXL
         port = whole_or_none(flags[name].value) if name in flags else usual.get(engine)

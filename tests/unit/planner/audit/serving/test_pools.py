@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -80,6 +81,60 @@ def test_both_pools_are_read_with_their_workers(text: str, name: str, prefill_wo
     assert (pools.prefill.replicas, pools.prefill.layout.label) == (prefill_workers, "tp1")
     assert (pools.decode.replicas, pools.decode.layout.label) == (1, "tp2")
     assert pools.num_gpus == prefill_workers + 2
+
+
+def test_flags_whose_names_speak_of_a_phase_add_no_workers() -> None:
+    """A chunk of four digits is no port of a router, nor is where a prefill worker meets others."""
+    chunks = SGLANG.replace("--tp 2", "--tp 2 --chunked-prefill-size 8192 --max-prefill-tokens 16384")
+    for text in (chunks, SGLANG.replace("127.0.0.1:30000 ", "127.0.0.1:30000 8998 ")):
+        pools = pools_of({"serve.sh": text}, {}, model=None, gpu="h100-sxm")
+        assert isinstance(pools, Pools)
+        assert (pools.prefill.replicas, pools.decode.replicas) == (1, 1)
+
+
+DYNAMO_COMMANDS = """python -m dynamo.frontend --http-port 8000 &
+CUDA_VISIBLE_DEVICES=0 python -m dynamo.vllm --model Qwen/Qwen3-32B &
+CUDA_VISIBLE_DEVICES=1 python -m dynamo.vllm --model Qwen/Qwen3-32B --is-prefill-worker &
+"""
+
+
+def test_workers_that_register_listen_at_no_port_of_requests() -> None:
+    """Workers of Dynamo are found by its runtime; commands of the engine itself share the usual port."""
+    pools = pools_of({"serve.sh": DYNAMO_COMMANDS}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert pools.broken == ()
+    own = re.sub(r" --port \d+", "", SGLANG)
+    pools = pools_of({"serve.sh": own}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert [law.certain for law in pools.broken] == [True]
+
+
+SLICES = """kind: DisaggregatedSet
+spec:
+  slices: 3
+  roles:
+    - name: prefill
+      spec:
+        replicas: 2
+        leaderWorkerTemplate:
+          size: 1
+          workerTemplate: {spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-32B,
+            --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}']}]}}
+    - name: decode
+      spec:
+        replicas: 1
+        leaderWorkerTemplate:
+          size: 1
+          workerTemplate: {spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-32B, -tp=2,
+            --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}']}]}}
+"""
+
+
+def test_slices_are_copies_of_all_pools() -> None:
+    """The replicas of a DisaggregatedSet are those of one slice."""
+    pools = pools_of({"set.yaml": SLICES}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.replicas, pools.decode.replicas, pools.num_gpus) == (6, 3, 12)
 
 
 def test_pools_of_two_files_are_put_together() -> None:
