@@ -37,6 +37,7 @@ from planner.audit.manifests import (
 )
 from planner.audit.no_job import refuse_measured_links, refuse_no_job
 from planner.audit.published import recipe_called
+from planner.audit.started_texts import as_started
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -206,6 +207,7 @@ def read_texts(
         mounts: Whether configurations of ConfigMaps count that commands name.
     """
     _require_few(tuple(files))
+    files = as_started(files)
     mounted = mounted_files(files) if mounts else {}
     files = {**files, **mounted}
     texts = {name: _cleaned(name, text) for name, text in files.items()}

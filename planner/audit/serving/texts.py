@@ -20,6 +20,7 @@ from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.printed_load import printed_load
 from planner.audit.serving.server import Server, planned_server, server_of
 from planner.audit.serving.shared_memory import has_little_shared_memory
+from planner.audit.started_texts import as_started
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
@@ -62,6 +63,7 @@ def judged(
     compares: bool = True,
 ) -> ServingAudit:
     """The audit of what was read; see `audited_server_texts`. Without `compares` it is a prediction alone."""
+    texts = as_started(texts)
     scripts = {name: text for name, text in texts.items() if reading.kinds.get(name) in ("shell", "page")}
     loads = [
         replace(load, compares=load.compares and compares)
