@@ -75,6 +75,11 @@ class Pools:
         """GPUs of both."""
         return self.prefill.num_gpus + self.decode.num_gpus
 
+    @property
+    def is_of_one_kind(self) -> bool:
+        """Whether both are on GPUs of one kind."""
+        return self.prefill.gpu == self.decode.gpu
+
 
 def pools_of(
     texts: Mapping[str, str],
@@ -94,8 +99,9 @@ def pools_of(
     phases = {launch.phase for launch in launches}
     if phases != {PROMPT_ONLY, OUTPUT_ONLY}:
         return None
+    kinds = _kinds_of_pools(gpu)
     pools = {
-        phase: _server(texts, given, launches, phase, model=model, gpu=gpu, cluster=cluster)
+        phase: _server(texts, given, launches, phase, model=model, gpu=kinds[phase], cluster=cluster)
         for phase in phases
     }
     missing = [why for pool in pools.values() if isinstance(pool, Unknown) for why in pool.missing]
@@ -104,14 +110,26 @@ def pools_of(
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     if prefill.model.name != decode.model.name or prefill.engine != decode.engine:
         return Unknown(missing=("two pools of one model and one engine",))
-    if prefill.gpu != decode.gpu or prefill.weights != decode.weights:
-        return Unknown(missing=("two pools of one kind of GPU and one precision of weights",))
+    if prefill.weights != decode.weights:
+        return Unknown(missing=("two pools of one precision of weights",))
+    if {prefill.gpu, decode.gpu} > {prefill.gpu} and not (prefill.knows_gpu and decode.knows_gpu):
+        return Unknown(missing=("the kind of GPU of both pools: --gpu says those of prefill and decode",))
     return Pools(
         prefill=prefill,
         decode=decode,
         transport=transport_of(texts.values()),
         broken=broken_pair(prefill, decode, launches),
     )
+
+
+def _kinds_of_pools(gpu: str | None) -> dict[str, str | None]:
+    """The kind of GPU of each phase, as `--gpu` says it: one of both, or that of prefill before decode's.
+
+    >>> _kinds_of_pools("h100-sxm,h20-sxm"), _kinds_of_pools(None)
+    ({'prefill': 'h100-sxm', 'decode': 'h20-sxm'}, {'prefill': None, 'decode': None})
+    """
+    first, _, second = (gpu or "").partition(",")
+    return {PROMPT_ONLY: first or None, OUTPUT_ONLY: second or first or None}
 
 
 def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[PoolLaunch, ...]:

@@ -7,7 +7,9 @@ import pytest
 from planner.audit.no_job import command_like
 from planner.audit.read import Reading, read_texts
 from planner.audit.serving.server import Server, server_of
+from planner.audit.serving.texts import audited_server_texts
 from planner.audit.started_texts import as_started
+from planner.questions.flags import ServeFlags
 from topology.base.errors import InputError
 
 PROPERTIES = """engine=Python
@@ -132,3 +134,58 @@ def test_a_place_that_nothing_fills_is_no_value() -> None:
 def test_a_pods_variables_are_words_of_the_command_that_asks_the_same() -> None:
     pod = 'image: nvcr.io/nim/a/b:1\nenv:\n- name: NIM_MAX_MODEL_LEN\n  value: "8192"\n'
     assert command_like(pod) == "vllm serve b:1 --max-model-len 8192".replace(":1", "")
+
+
+PARTITION = "cat > o.yml <<EOF\npp_partition: {}\nEOF\ntrtllm-serve meta-llama/Llama-3.3-70B-Instruct --pp_size 4 --config o.yml\n"
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ("[20, 22, 22, 16]", ""),
+        ("[20, 22, 22]", "has 3 stages, and the pipeline has 4"),
+        ("[20, 22, 22, 17]", "sums to 81 layers, and llama-3.3-70b has 80"),
+    ],
+)
+def test_layers_of_stages_may_be_an_option_of_tensorrt_llm(layers: str, words: str) -> None:
+    """Its `pp_partition`, held to what the variables of other engines are held to."""
+    server = _server({"serve.sh": PARTITION.format(layers)})
+    assert words in server.broken_stages
+    assert bool(words) == bool(server.broken_stages)
+    assert server.unread.uncounted == ()
+    assert server.layout.layers == (() if words else (20, 22, 22, 16))
+
+
+@pytest.mark.parametrize(("release", "ranks"), [("0.4.1", 8), ("0.5.0", 2)])
+def test_attention_ranks_of_early_releases_are_all_gpus(release: str, ranks: int) -> None:
+    """SGLang before 0.4.4 took --enable-dp-attention as a rank of each GPU, whatever --dp-size says."""
+    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V2.5 --tp 8 --dp 2 --enable-dp-attention"
+    server = _server({"serve.sh": f"# sglang {release}\n{command}\n"})
+    assert (server.layout.attention_dp, server.layout.num_gpus) == (ranks, 8)
+
+
+def test_ranks_that_share_attention_are_told_where_copies_do_not_fit() -> None:
+    """Attention of every rank is a copy: 236B in bf16 leaves it no room on 8 × 80 GB, and shared it starts."""
+    command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V2.5 --tp 8 --mem-fraction-static 0.9"
+    copies = audited_server_texts(
+        {"s.sh": f"{command} --dp 8 --enable-dp-attention"}, ServeFlags(), {}, gpu="h100-sxm"
+    )
+    shared = audited_server_texts({"s.sh": command}, ServeFlags(), {}, gpu="h100-sxm")
+    assert copies is not None
+    assert shared is not None
+    assert copies.start is not None
+    assert shared.start is not None
+    assert (copies.start.starts, shared.start.starts) == (False, True)
+    assert copies.start.finding is not None
+    assert "tp 8 without data parallelism" in copies.start.finding[1]
+
+
+def test_a_flag_of_no_release_may_stop_the_parser() -> None:
+    """It is near none that is known: another program's, or a changed engine's. The first lines say so."""
+    text = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --decode-url http://a:1 --context-length 4096"
+    audit = audited_server_texts({"s.sh": text}, ServeFlags(), {}, gpu="h100-sxm")
+    assert audit is not None
+    assert audit.start is not None
+    assert audit.start.starts is None
+    assert audit.start.finding is not None
+    assert "knows --decode-url, whose parser stops there" in audit.start.finding[0]
