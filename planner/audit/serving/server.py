@@ -31,7 +31,7 @@ from planner.audit.facts import JobFact, JobFacts, meaning
 from planner.audit.file_names import model_of_names
 from planner.audit.launch import OPTION_FILES
 from planner.audit.read import Reading
-from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
+from planner.audit.server_flags import NOTHING_UNREAD, Unread, server_flags, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
 from planner.audit.serving.graphs import captures_steps, graph_batch, is_level
@@ -109,6 +109,7 @@ class Server:
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
         version: Of the engine, where the files name it; "" is the newest known.
+        tag: Of its image, where that names no release; "" where one does, or no image is named.
         drafter: What drafts tokens ahead of the model; "" for nothing.
         draft_tokens: Tokens that it drafts a step.
         overlaps: Whether the next step is prepared while one runs, which a switch may end.
@@ -169,6 +170,7 @@ class Server:
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""
+    tag: str = ""
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
@@ -290,6 +292,12 @@ def server_of(
     engine = serving_stack(reading.family.name)
     broken: list[BrokenWord] = []
     version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
+    tag = "" if version else reading.tags.get(_PACKAGES.get(engine.name, engine.name), "")
+    if tag and (flags := server_flags(reading.family.name)) is not None:
+        assumed.append(
+            f"{reading.family.name} is the newest release known, {flags.release}: the tag {tag} of its image "
+            "names none (an image of a release, or a comment such as # vLLM 0.11, says another)"
+        )
     layout, replicas = read_or_broken(
         lambda: _split(engine.name, version, facts, spec), (_tensor_ranks(facts), 1), broken
     )
@@ -359,6 +367,7 @@ def server_of(
         host_gpus=_host_gpus(facts, layout),
         cluster="" if layout.gpus else cluster or "",
         version=version,
+        tag=tag,
         drafter=drafts[0],
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,

@@ -136,7 +136,7 @@ def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAu
         name: Of the plan's file.
     """
     reading = Reading(JobFacts(), family_named(_FAMILIES[plan.request.engine]), {name: "json"})
-    asked = _with_own_load(plan, asked)
+    asked = with_own_load(plan, asked)
     loads = [replace(load, compares=False) for load in loads_of({}, {}, asked, {})]
     servers = {role: planned_server(plan, pool) for role, pool in plan.pools}
     if "" in servers:
@@ -145,7 +145,7 @@ def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAu
     return audited_pools(load_calibration(), reading, pools, loads)
 
 
-def _with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
+def with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
     """The load that was asked, or that for which the fleet was planned, at the rate that it was found for."""
     if asked.rate or asked.concurrency or asked.trace is not None:
         return asked

@@ -189,3 +189,33 @@ def test_a_flag_of_no_release_may_stop_the_parser() -> None:
     assert audit.start.starts is None
     assert audit.start.finding is not None
     assert "knows --decode-url, whose parser stops there" in audit.start.finding[0]
+
+
+@pytest.mark.parametrize(
+    ("image", "tag", "version"),
+    [
+        ("vllm/vllm-openai:latest", "latest", ""),
+        ("vllm/vllm-openai:nightly-0123abc", "nightly-0123abc", ""),
+        ("vllm/vllm-openai:v0.20.0", "", "0.20.0"),
+        ("vllm/vllm-openai-rocm:latest", "latest", ""),
+    ],
+)
+def test_a_tag_that_names_no_release_is_said(image: str, tag: str, version: str) -> None:
+    """The newest known is taken, which may not be what the image held."""
+    server = _server({"serve.sh": f"docker run --gpus all {image} --model Qwen/Qwen3-8B"})
+    assert (server.tag, server.version) == (tag, version)
+    assert any("the newest release known" in note for note in server.assumed) == bool(tag)
+
+
+def test_a_start_command_of_a_platform_is_one_of_its_file() -> None:
+    text = """base_image: {image: vllm/vllm-openai:v0.20.0}
+docker_server:
+  start_command: bash -c "truss-transfer-cli && vllm serve Qwen/Qwen3-32B -tp 2 --max-model-len 8192"
+resources: {accelerator: H100:2}
+"""
+    server = server_of(read_texts({"config.yaml": text}), model=None, gpu=None)
+    assert isinstance(server, Server)
+    assert (server.layout.tp, server.longest, server.gpu, server.beyond_machine) == (2, 8192, "h100-sxm", "")
+    alone = server_of(read_texts({"config.yaml": text.replace("H100:2", "H100:1")}), model=None, gpu=None)
+    assert isinstance(alone, Server)
+    assert alone.beyond_machine
