@@ -34,7 +34,7 @@ from planner.audit.read import Reading
 from planner.audit.server_flags import NOTHING_UNREAD, Unread, server_flags, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
-from planner.audit.serving.graphs import captures_steps, graph_batch, is_level
+from planner.audit.serving.graphs import captures_steps, graph_batch, is_level, switches_graphs_off
 from planner.audit.serving.kept_prefixes import FLAGS_OF_PREFIXES, keeps_prefixes
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine, gpus_of_machine
@@ -271,7 +271,8 @@ def server_of(
     store = _store_of_caches(reading)
     whole = of_pool or bool(_connector_without_role(reading)) or bool(store)
     half = not whole and any(name in facts.by_field for name in _OF_POOLS)
-    missing: list[str] = []
+    by_flag = any(_field_of(flag, reading) in _OF_POOLS for flag in reading.flags)
+    missing = [ONE_OF_TWO] if half and not by_flag else []
     checkpoint = facts.value("said.model_source") or facts.value(
         "said.model"
     )  # the id of Ray's may be any name
@@ -472,14 +473,20 @@ _ELSEWHERE = frozenset(
 """Flags that no field states and that are read all the same."""
 
 
+def _field_of(setting: Setting, reading: Reading) -> str | None:
+    """What a flag states, by itself or by the table that it is in; None of one that states nothing."""
+    whole = replace(setting, name=setting.path[0])
+    return meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
+
+
 def _unread(reading: Reading, version: str) -> Unread:
     """Flags of its command that nothing reads; those of positions are read where they scale them."""
     scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag) or is_level(flag)}
 
     def is_read(setting: Setting) -> bool:
-        whole = replace(setting, name=setting.path[0])
-        stated = meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
+        stated = _field_of(setting, reading)
         elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
+        elsewhere = elsewhere or switches_graphs_off(setting)
         return elsewhere or (stated is not None and stated != "said.ignored")
 
     unread = unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)

@@ -219,3 +219,13 @@ resources: {accelerator: H100:2}
     alone = server_of(read_texts({"config.yaml": text.replace("H100:2", "H100:1")}), model=None, gpu=None)
     assert isinstance(alone, Server)
     assert alone.beyond_machine
+
+
+@pytest.mark.parametrize(
+    ("table", "batch"), [("cuda_graph_config: null", 0), ("cuda_graph_config: {}", None)]
+)
+def test_tensorrt_llm_without_a_table_of_graphs_has_none(table: str, batch: int | None) -> None:
+    """Null switches graphs off; a table of them does not."""
+    text = PARTITION.replace("pp_partition: {}", table).replace("--pp_size 4", "--tp_size 4")
+    server = _server({"serve.sh": text})
+    assert (server.graph_batch, bool(server.slow)) == (batch, batch == 0)
