@@ -11,7 +11,10 @@ from itertools import takewhile, zip_longest
 from planner.audit.server_flags import SERVING_IMAGE
 from planner.formats.settings import Setting, whole_or_none
 
-_STARTS = ("command", "args", "arguments", "run", "entrypoint", "commands")
+_STARTS = (
+    "command", "args", "arguments", "run", "entrypoint", "commands", "start_command", "startCommand",
+    "docker_args", "dockerArgs",
+)  # fmt: skip
 """Keys whose text or list is a command, or the rest of one."""
 _RESTS = ("args", "arguments")
 """Those that go on what the key before them began; so does ``command`` after a service's ``entrypoint``."""
@@ -161,7 +164,7 @@ _OF_POD = re.compile(
 _REPLICAS = re.compile(r"(?:^|\.)\w*[rR]eplica_?[sS]pecs\.\w+\.replicas$")
 _PARALLEL = re.compile(r"(?:^|\.)(?:spec|jobs?)\S*\.parallelism$|^spec\.parallelism$")
 _WORKERS = re.compile(r"(?:^|\.)(?:num_?[nN]odes|nodes|leaderWorkerTemplate\.size|multinode\.nodeCount)$")
-_DEVICES = re.compile(r"(?:^|\.)(?:resources\.gpu|accelerators)$")
+_DEVICES = re.compile(r"(?:^|\.)(?:resources\.(?:gpu|accelerator)|accelerators)$")
 _RESERVED = re.compile(r"^services\..*\.devices\.(?:count|device_ids)$")
 """GPUs that compose reserves for a service: how many, or which."""
 

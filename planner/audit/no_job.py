@@ -25,7 +25,8 @@ LEAST_COLUMNS = 3
 _SERVERS = {
     "llama.cpp": r"(?:\S{0,200}/)?llama-(?:server|cli)\b|\S{0,200}/llama\.cpp[:@]\S{0,200}server",
     "Ollama": r"(?:\S{0,200}/)?ollama (?:serve|run)\b|(?:\S{0,200}/)?ollama/ollama\b",
-    "Text Generation Inference": r"text-generation-launcher\b|\S{0,200}/text-generation-inference\b",
+    "Text Generation Inference": r"text-generation-launcher\b|\S{0,200}/text-generation-inference\b"
+    r"|tgi_config\b",
     "LMDeploy": r"lmdeploy serve\b|\S{0,200}openmmlab/lmdeploy\b",
     "MLC": r"mlc_llm serve\b",
     "TabbyAPI": r"\S{0,200}tabbyapi\S{0,200}",
@@ -40,7 +41,8 @@ _SERVERS = {
 }
 """Servers that nothing here prices, by the words of commands and images that start them."""
 _STARTS_SERVER = re.compile(
-    r"^[ \t]{0,40}(?:(?:[A-Z_]{1,40}=\S{0,80} |exec |nohup |sudo |image: |python3? (?:-m )?) ?[\"']?){0,4}"
+    r"^[ \t]{0,40}(?:(?:[A-Z_]{1,40}=\S{0,80} |exec |nohup |sudo |image: |repository: |python3? (?:-m )?)"
+    r" ?[\"']?){0,4}"
     r"(?:(?:docker|podman) run (?:[^\n\\]|\\\n?){0,900}?[\"' ])?(?:"
     + "|".join(f"(?P<n{at}>{words})" for at, words in enumerate(_SERVERS.values()))
     + ")",
@@ -126,30 +128,41 @@ def _server_of_others(text: str) -> str | None:
     return next((name for at, name in enumerate(_SERVERS) if groups.get(f"n{at}")), None)
 
 
+_IS = r"(?:[\"' :=]{1,30}|[\"']?,?\s{1,60}value[\"']?[ :=]{1,4}[\"']?)"
+"""Between a variable and its value: of an assignment, of a table, of the two rows of a pod's."""
 _SPELLINGS = {
     "": r"--model[-_]id[ =]+(\S{1,120})|\bapi_server[ ]+([\w./-]{1,120})"
     r"|nvcr\.io/nim/[\w-]{1,40}/([\w.-]{1,80})|--model[ =]+(\S{1,120})"
-    r"|(?:NIM_MODEL_NAME|HF_MODEL_ID|MODEL_ID)[\"' :=]{1,4}([\w./-]{1,120})",
+    rf"|(?:NIM_MODEL_NAME|HF_MODEL_ID|MODEL_ID|hf_model_id){_IS}([\w./-]{{1,120}})",
     "--tensor-parallel-size": r"--(?:num-shard|tp|tensor-parallel-size)[ =]+(\d{1,4})"
-    r"|(?:NIM_TENSOR_PARALLEL_SIZE|SM_NUM_GPUS|NUM_SHARD|TENSOR_PARALLEL_DEGREE)[\"' :=]{1,4}(\d{1,4})",
-    "--pipeline-parallel-size": r"NIM_PIPELINE_PARALLEL_SIZE[\"' :=]{1,4}(\d{1,4})",
+    rf"|(?:NIM_TENSOR_PARALLEL_SIZE|SM_NUM_GPUS|NUM_SHARD|TENSOR_PARALLEL_DEGREE){_IS}(\d{{1,4}})",
+    "--pipeline-parallel-size": rf"NIM_PIPELINE_PARALLEL_SIZE{_IS}(\d{{1,4}})",
     "--max-model-len": r"--(?:max-total-tokens|session-len|max-model-len)[ =]+(\d{1,8})"
-    r"|(?:NIM_MAX_MODEL_LEN|MAX_TOTAL_TOKENS|OPTION_MAX_MODEL_LEN)[\"' :=]{1,4}(\d{1,8})",
+    rf"|(?:NIM_MAX_MODEL_LEN|MAX_TOTAL_TOKENS|OPTION_MAX_MODEL_LEN|max_total_tokens){_IS}(\d{{1,8}})",
+    "--max-num-seqs": rf"NIM_MAX_NUM_SEQS{_IS}(\d{{1,6}})",
+    "--gpu-memory-utilization": r"NIM_(?:KVCACHE_PERCENT|GPU_MEM_FRACTION|GPU_MEMORY_UTILIZATION)"
+    rf"{_IS}(0?\.\d{{1,4}})",
 }
 """What other servers are told that vLLM would be, by its flags: words of their commands and variables."""
 
 
 def command_like(text: str) -> str:
-    """The command of vLLM that is told what a text tells another server; "" where it names no model.
+    r"""The command of vLLM that is told what a text tells another server; "" where it names no model.
 
     >>> command_like("text-generation-launcher --model-id a/b --num-shard 2 --max-total-tokens 8192")
     'vllm serve a/b --tensor-parallel-size 2 --max-model-len 8192'
+    >>> command_like("model=a/b\ntext-generation-launcher --model-id $model --num-shard 4")
+    'vllm serve a/b --tensor-parallel-size 4'
     """
     words: dict[str, str] = {}
     for flag, pattern in _SPELLINGS.items():
         match = re.search(pattern, text[:MOST_STARTS])
         if match is not None:
             words[flag] = next(part for part in match.groups() if part).strip("'\"")
+    if words.get("", "").startswith("$"):
+        variable = re.escape(words[""].strip("${}"))
+        assigned = re.search(rf"^[ \t]*(?:export )?{variable}=[\"']?([\w./-]{{1,120}})", text, re.MULTILINE)
+        words[""] = "" if assigned is None else assigned[1]
     if not words.get("") or "$" in words[""]:
         return ""
     return " ".join(("vllm serve", *(f"{flag} {value}".strip() for flag, value in words.items())))

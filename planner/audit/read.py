@@ -37,6 +37,7 @@ from planner.audit.manifests import (
 )
 from planner.audit.no_job import refuse_measured_links, refuse_no_job
 from planner.audit.published import recipe_called
+from planner.audit.started_texts import as_started
 from planner.audit.words import FAMILIES, MACHINE_WORDS, UNKNOWN, Family, family_named, family_of_package
 from planner.engines.accelerate import ARGUMENTS
 from planner.engines.program import FILE as PROGRAM_FILE
@@ -94,6 +95,12 @@ _VERSION = re.compile(
     re.IGNORECASE,
 )
 """A version of an engine: a tag of an image, a requirement, or words of a comment."""
+_TAG = re.compile(
+    r"\b(vllm|sglang|tensorrt-llm)(?:-openai|/release)?(?:-[a-z]\w*)?"
+    r"(?::|[\"']?\s{1,60}tag: ?[\"']?)(latest|stable|main|dev|nightly(?:-[\w.-]+)?)\b",
+    re.IGNORECASE,
+)
+"""A tag of an engine's image that names no release."""
 _GPU_MEMORY = re.compile(r"\bGPUs? (?:of|with) (\d{2,3}) ?GB\b")
 """The memory of a GPU, in words of a comment."""
 _OPTION = re.compile(r"^\s*[a-z][\w-]*:", re.MULTILINE)
@@ -134,6 +141,8 @@ class Reading:
     """Memories of GPUs that comments speak of."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of engines that tags of images, requirements and comments name, where they name one each."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of images of engines that name no release, of those whose release nothing else names."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
     most_counted_gpus: int | None = None
@@ -206,6 +215,7 @@ def read_texts(
         mounts: Whether configurations of ConfigMaps count that commands name.
     """
     _require_few(tuple(files))
+    files = as_started(files)
     mounted = mounted_files(files) if mounts else {}
     files = {**files, **mounted}
     texts = {name: _cleaned(name, text) for name, text in files.items()}
@@ -387,6 +397,7 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     bare: dict[str, tuple[str, ...]] = {}
     numbers: set[int] = set()
     versions: dict[str, set[str]] = {}
+    tags: dict[str, str] = {}
     memories: set[int] = set()
     unknown: list[str] = []
     for text in texts:
@@ -407,11 +418,14 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
         memories |= {int(size) for size in _GPU_MEMORY.findall(text[:MOST_CONFIG_CHARACTERS])}
         for engine, version in _VERSION.findall(text[:MOST_CONFIG_CHARACTERS]):
             versions.setdefault(engine.lower().replace("-", ""), set()).add(version)
+        for engine, tag in _TAG.findall(text[:MOST_CONFIG_CHARACTERS]):
+            tags.setdefault(engine.lower().replace("-", ""), tag)
     if not kinds and not bare:
         kinds |= {name for path in whole.kinds for name in gpus_in_file_name(Path(path).name)}
     whole.unknown_gpus = () if kinds or bare else tuple(dict.fromkeys(unknown))
     whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
     whole.versions = {engine: named.pop() for engine, named in versions.items() if len(named) == 1}
+    whole.tags = {engine: tag for engine, tag in tags.items() if engine not in versions}
     whole.gpu_memories_gb = tuple(sorted(memories))
     asked = {
         name

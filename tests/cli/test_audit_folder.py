@@ -1,12 +1,16 @@
 """`plan audit DIR`: what of a folder is one job, and what is said where it is none or several."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.cli import run
+from app.commands.audit.answer import AuditQuestion, loads_beside
 from app.commands.audit.command import named_files
 from app.commands.audit.folder import job_in_folder
+from planner.questions.flags import ServeFlags
 from topology.base.errors import InputError
 
 SCRIPT = (
@@ -62,3 +66,19 @@ def test_a_command_without_flags_needs_no_dashes_before_it() -> None:
     """Its first word is a program, and no file here has that name."""
     names, texts = named_files([Path("vllm"), Path("serve"), Path("Qwen/Qwen3-8B")])
     assert (names, texts) == (("command.sh",), {"command.sh": "vllm serve Qwen/Qwen3-8B\n"})
+
+
+def test_the_load_of_a_server_lies_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of a plan has the load that it was planned for, and its GPUs; a file alone says so."""
+    question = "serve --model qwen3-8b --gpu l40s --gpus 1 --rate 2/s --input 500 --output-tokens 100"
+    assert run([*question.split(), "--deploy", "scripts", "--save-dir", str(tmp_path)]) == 0
+    assert {Path(name).name for name in job_in_folder(tmp_path).read} == {
+        "node0.sh", "loadtest.sh", "plan.json",
+    }  # fmt: skip
+    capsys.readouterr()
+    assert run(["audit", str(tmp_path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["server"]["gpu"], document["loads"][0]["rate"]) == ("l40s", "2.0/s")
+    alone = AuditQuestion(files=(str(tmp_path / "node0.sh"),))
+    assert loads_beside(alone) == "plan.json, loadtest.sh"
+    assert not loads_beside(replace(alone, load=ServeFlags(rate="1/s")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from app.errors import BAD_INPUT, FAILED_AUDIT
 from app.reports.answer import Answer, note
@@ -17,8 +18,9 @@ from planner.audit.audit import Audit, audited, calibration_of, stack_level_of_l
 from planner.audit.legal import is_illegal
 from planner.audit.read import MOST_BYTES, Reading, read_texts, text_of
 from planner.audit.serving.load import LOAD_WORDS, is_result
-from planner.audit.serving.texts import judged
+from planner.audit.serving.texts import judged, with_own_load
 from planner.questions.flags import Flags, ServeFlags
+from planner.serving.plan import ServingPlan, is_serving_plan, serving_from_json
 from topology.base.counts import parse_share
 from topology.base.errors import InputError
 from topology.base.files import read_text
@@ -49,7 +51,9 @@ def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     """Read the files, judge them, and tell it."""
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
     given, results = _variables(question.env), _results(question)
-    names = _without(question.files, results)
+    names, planned = _apart(_without(question.files, results), question)
+    if planned is not None and not results:
+        question, flags = _as_planned(question, flags, planned)
     texts = {name: question.text_with_note(name.partition("::")[0]) for name in names}
     reading = read_texts({name: text for name, (text, _) in texts.items()}, given)
     reading.doubts.extend(words for _, words in texts.values() if words)
@@ -62,6 +66,47 @@ def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     if question.anchor is not None:
         note(_kept(audit, question.anchor))
     return replace(answer, exit_code=FAILED_AUDIT) if fails(audit, limit) else answer
+
+
+_OF_FLEETS = ("plan.json", "loadtest.sh")
+"""Files of a folder that `plan serve --save-dir` writes, which say the load that a server is for."""
+
+
+def _apart(names: Sequence[str], question: AuditQuestion) -> tuple[tuple[str, ...], ServingPlan | None]:
+    """The names without a plan of `plan serve` beside them, and that plan: it says a load and GPUs."""
+    plans = {
+        name: text
+        for name in names
+        if name.endswith(".json") and is_serving_plan(text := question.text(name, RESULT_BYTES))
+    }
+    others = tuple(name for name in names if name not in plans)
+    if len(plans) != 1 or not others:
+        return tuple(names), None
+    ((name, text),) = plans.items()
+    return others, serving_from_json(text, name)
+
+
+def _as_planned(question: AuditQuestion, flags: Flags, plan: ServingPlan) -> tuple[AuditQuestion, Flags]:
+    """The question with the load of a plan and its GPUs, where nobody said others."""
+    load = with_own_load(plan, question.load)
+    if load is not question.load:
+        note("the load, its limits and the kind of GPU are those of the plan beside the files")
+    kinds = dict.fromkeys(pool.layout.gpus or (plan.request.gpu,) for _, pool in plan.pools)
+    kind = plan.request.gpu if len(kinds) == 1 and not flags.cluster else None
+    return replace(question, load=load), replace(flags, gpu=flags.gpu or kind)
+
+
+def loads_beside(question: AuditQuestion) -> str:
+    """Files beside a named one that say its load and were not named; "" where a load is said."""
+    load = question.load
+    if load.rate or load.concurrency or load.trace is not None:
+        return ""
+    named = {Path(name).name for name in question.files}
+    folders = dict.fromkeys(Path(name).parent for name in question.files if name not in question.texts)
+    lying = [
+        name for folder in folders for name in _OF_FLEETS if name not in named and (folder / name).is_file()
+    ]
+    return ", ".join(dict.fromkeys(lying))
 
 
 def _server_answer(
@@ -80,6 +125,8 @@ def _server_answer(
             fix=f"plan calibrate --serving BENCH.json --name {question.anchor}",
         )
     _refuse_training(flags)
+    if not results and (lying := loads_beside(question)):
+        note(f"beside it {lying}: named, too, that says the load (plan audit the whole folder)")
     texts = {path: question.text_with_note(path)[0] for path in reading.kinds}  # of long logs their ends
     with waiting("auditing"):
         audit = judged(

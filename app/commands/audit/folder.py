@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planner.audit.launch import client_of
 from planner.audit.read import MOST_BYTES, MOST_FILES, Reading, read_texts, text_of
+from planner.audit.serving.load import is_result
 from planner.audit.words import FAMILIES, UNKNOWN
+from planner.formats.kinds import kind_of
+from planner.serving.plan import is_serving_plan
 from topology.base.errors import InputError, shortened
 
 _ENDINGS = (
@@ -56,8 +60,19 @@ def job_in_folder(folder: Path) -> FolderFiles:
         for name in readings
         if name != root and (_names(texts[name], root) or _belongs(name, readings[name], texts[root]))
     ]
+    if readings[root].family.serves:
+        beside += [
+            name for name, text in texts.items() if name not in (root, *beside) and _says_load(name, text)
+        ]
     together = (root, *beside)[:MOST_FILES]
     return FolderFiles(read=together, left_out=tuple(str(path) for path in seen if str(path) not in together))
+
+
+def _says_load(name: str, text: str) -> bool:
+    """Whether a file says the load of a server: a client, what one wrote, or the plan of the server."""
+    if name.endswith((".json", ".jsonl")):
+        return is_result(name, text) or is_serving_plan(text)
+    return kind_of(text, name) == "shell" and client_of(text, {}) is not None
 
 
 def _text(path: Path) -> str:

@@ -111,7 +111,10 @@ def _started(audit: ServingAudit) -> Pairs:
             layout += f"{server.layout.label}, {server.weights}"
         pairs.append(("layout", layout))
         guess = "" if server.knows_gpu else ", which no file names (--gpu)"
-        on = server.gpus_in_words if prefill is None else f"{audit.num_gpus} × {server.gpu}"
+        on = server.gpus_in_words
+        if prefill is not None:
+            both = f"{prefill.gpus_in_words} + {server.gpus_in_words}"
+            on = f"{audit.num_gpus} × {server.gpu}" if prefill.gpu == server.gpu else both
         pairs.append(("on", f"{on}{guess}"))
         pairs.append(("model", server.model.name))
     wrongs: list[tuple[str, str]] = []

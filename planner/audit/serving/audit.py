@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Literal
 
@@ -23,7 +24,7 @@ from planner.audit.serving.changes import (
     pool_changes,
     server_changes,
 )
-from planner.audit.serving.full_load import asked_of, full_load, full_load_notes
+from planner.audit.serving.full_load import asked_of, full_load, full_load_notes, prompts_asked_of
 from planner.audit.serving.hosts import spanned
 from planner.audit.serving.kept_prefixes import prefix_words
 from planner.audit.serving.load import ServedLoad
@@ -300,41 +301,72 @@ _NO_LOAD = "--rate, --concurrency or --trace, or what a benchmark client wrote"
 
 def _pools_under(cal: Calibration, pools: Pools, load: ServedLoad) -> LoadAudit:
     """Two pools under one load, and the best two pools of the same GPUs."""
-    asked = asked_of(pools, load.flags)
+    asked, prompts_of = asked_of(pools, load.flags), prompts_asked_of(pools, load.flags)
     request, hierarchy = as_planned(pools.decode, asked.requests[0][0]), asked.requests[0][1]
     taken, refused = _taken(asked.trace, min((pools.prefill, pools.decode), key=_longest))
     asked = replace(asked, trace=taken)
-    findings = (
-        *_findings(pools.prefill, request, refused),
-        *_findings(pools.decode, request, refused),
-        *refused,
-    )
-    assumed = tuple(length_notes(load.flags, request.job))
-    if _refused_prompt(pools.prefill, request.job.input_tokens) or (taken is not None and not len(taken)):
-        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
-    now = running_pools(cal, pools, request, hierarchy, asked.trace)
-    best, none = _best(asked) if load.compares else (None, ())
-    findings += none
-    if isinstance(now, Rejected):
-        longest = f"a pool {now.reason}: its weights leave the cache less room than one request needs"
-        findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
-        return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    assumed += prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
-    waiting = always_waiting(pools.decode, now)
-    findings += (waiting,) if waiting else ()
-    if load.figures is not None:
-        findings += tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
-    best = None if best is None else under_load(cal, best, request, hierarchy)
-    changes = pool_changes(now=now, best=best)
-    return LoadAudit(
+
+    def run(request: ServingRequest) -> RunningServer | Rejected:
+        prompts = None if prompts_of is None else (replace(prompts_of[0], job=request.job), prompts_of[1])
+        return running_pools(cal, pools, request, hierarchy, asked.trace, prompts_of=prompts)
+
+    judged = LoadAudit(
         load=load,
+        findings=(
+            *_findings(pools.prefill, request, refused),
+            *_findings(pools.decode, request, refused),
+            *refused,
+        ),
+        assumed=tuple(length_notes(load.flags, request.job)),
+    )
+    if _refused_prompt(pools.prefill, request.job.input_tokens) or (taken is not None and not len(taken)):
+        return replace(judged, fits=False)
+    now = run(request)
+    judged = _with_best(judged, asked, alike=pools.is_of_one_kind)
+    if not pools.is_of_one_kind:
+        kinds = f"prefill on {pools.prefill.gpu}, decode on {pools.decode.gpu}"
+        judged = replace(judged, assumed=(*judged.assumed, f"no better pools are looked for: {kinds}"))
+    if isinstance(now, Rejected):
+        return _without_room(judged, f"a pool {now.reason}")
+    hits = prefix_words(asked.trace, keeps=pools.prefill.keeps_prefixes, share=now.cached_share)
+    judged = replace(judged, findings=(*judged.findings, *_waits(pools.decode, now)))
+    peers = _peers(cal, pools.decode, request, hierarchy, now)
+    if load.figures is not None:
+        waits = tuple(_measured_waits(pools, now, LoadAudit(load=load, running=now)))
+        judged = replace(judged, findings=(*judged.findings, *waits))
+    in_step, now = _in_step(request, load, now, run) if asked.trace is None else (None, now)
+    best = None if judged.best is None else under_load(cal, judged.best, request, hierarchy)
+    return replace(
+        judged,
         running=now,
         best=best,
-        changes=changes,
-        findings=findings,
-        assumed=assumed,
+        changes=pool_changes(now=now, best=best),
+        assumed=(*judged.assumed, *hits, *peers),
         binds=binding(pools.decode, now),
+        in_step=in_step,
     )
+
+
+def _with_best(judged: LoadAudit, asked: Asked, *, alike: bool) -> LoadAudit:
+    """With the best of the same GPUs where that is compared: of unlike GPUs no fleet is searched."""
+    best, none = _best(asked) if judged.load.compares and alike else (None, ())
+    return replace(judged, best=best, findings=(*judged.findings, *none))
+
+
+def _without_room(judged: LoadAudit, which: str) -> LoadAudit:
+    """A load of which no request finds room."""
+    longest = f"{which}: its weights leave the cache less room than one request needs"
+    help_words = "start it on more GPUs, or with smaller weights, cache or requests"
+    return replace(judged, findings=(*judged.findings, (longest, help_words)), fits=False)
+
+
+def _peers(
+    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, now: RunningServer
+) -> Iterator[str]:
+    """What decode steps take where GPUs do not read each other's memory, which no file tells."""
+    deployment = server_deployment(server, request, hierarchy)
+    context = request.job.input_tokens + request.job.output_tokens / 2
+    return peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context)
 
 
 def _measured_waits(pools: Pools, now: RunningServer, audit: LoadAudit) -> Iterator[tuple[str, str]]:
@@ -395,17 +427,15 @@ def _start(server: Server) -> Start:
 
 
 def _in_step(
-    cal: Calibration,
-    server: Server,
     request: ServingRequest,
-    hierarchy: Hierarchy,
     load: ServedLoad,
     now: RunningServer,
+    run: Callable[[ServingRequest], RunningServer | Rejected],
 ) -> tuple[tuple[str, str] | None, RunningServer]:
     """What requests of one length wait for, and the server with a band that covers lengths that spread."""
     if ALIKE in (load.flags.input_p99, load.flags.output_p99):
         return None, now
-    first = first_token_spread(cal, server, request, hierarchy, now)
+    first = first_token_spread(request, now, run)
     if first is None:
         return None, now
     times = (format_seconds(value) for value in (first.p50_s, first.lower_s, first.upper_s))
@@ -425,50 +455,40 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         server, asked = sized, asked_of(sized, load.flags)
         request, hierarchy = as_planned(server, asked.requests[0][0]), asked.requests[0][1]
     trace, refused = _taken(asked.trace, server)
-    findings = (*_findings(server, request, refused), *refused)
-    assumed = tuple(length_notes(load.flags, request.job))
-    if _refused_prompt(server, request.job.input_tokens) or (trace is not None and not len(trace)):
-        return LoadAudit(load=load, findings=findings, fits=False, assumed=assumed)
-    now = running(cal, server, request, hierarchy, trace)
-    alike = not server.layout.gpus  # no fleet of unlike stages is searched
-    best, none = _best(asked) if load.compares and alike else (None, ())
-    findings += none
-    if isinstance(now, Rejected):
-        longest = f"the server {now.reason}: its weights leave the cache less room than one request needs"
-        findings += ((longest, "start it on more GPUs, or with smaller weights, cache or requests"),)
-        return LoadAudit(load=load, best=best, findings=findings, fits=False, assumed=assumed)
-    assumed += prefix_words(trace, keeps=server.keeps_prefixes, share=now.cached_share)
-    binds, waiting = binding(server, now), always_waiting(server, now)
-    findings += (waiting,) if waiting else ()
-    deployment, middle = server_deployment(server, request, hierarchy), request.job.output_tokens / 2
-    context = request.job.input_tokens + middle
-    assumed += tuple(peers_taken_for_granted(cal, deployment, now.simulation.mean_batch, context))
-    alike_words = None
-    if asked.trace is None:
-        alike_words, now = _in_step(cal, server, request, hierarchy, load, now)
-    if not load.compares:
-        return LoadAudit(
-            load=load,
-            running=now,
-            best=best,
-            findings=findings,
-            assumed=assumed,
-            binds=binds,
-            in_step=alike_words,
-        )
-    best = None if best is None else under_load(cal, best, request, hierarchy)
-    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
-    best = best_with(best, changes)
-    return LoadAudit(
+    judged = LoadAudit(
         load=load,
-        running=now,
-        best=best,
-        changes=changes,
-        findings=findings,
-        assumed=assumed,
-        binds=binds,
-        in_step=alike_words,
+        findings=(*_findings(server, request, refused), *refused),
+        assumed=tuple(length_notes(load.flags, request.job)),
     )
+    if _refused_prompt(server, request.job.input_tokens) or (trace is not None and not len(trace)):
+        return replace(judged, fits=False)
+    now = running(cal, server, request, hierarchy, trace)
+    judged = _with_best(judged, asked, alike=not server.layout.gpus)
+    if isinstance(now, Rejected):
+        return _without_room(judged, f"the server {now.reason}")
+    hits = prefix_words(trace, keeps=server.keeps_prefixes, share=now.cached_share)
+    peers, binds = tuple(_peers(cal, server, request, hierarchy, now)), binding(server, now)
+    again = partial(running, cal, server, hierarchy=hierarchy)
+    in_step, now = _in_step(request, load, now, again) if asked.trace is None else (None, now)
+    judged = replace(
+        judged,
+        running=now,
+        findings=(*judged.findings, *_waits(server, now)),
+        assumed=(*judged.assumed, *hits, *peers),
+        binds=binds,
+        in_step=in_step,
+    )
+    if not load.compares:
+        return judged
+    best = None if judged.best is None else under_load(cal, judged.best, request, hierarchy)
+    changes = server_changes(cal, server, request, hierarchy, now=now, best=best)
+    return replace(judged, best=best_with(best, changes), changes=changes)
+
+
+def _waits(server: Server, now: RunningServer) -> Iterator[tuple[str, str]]:
+    """What is said where requests always wait."""
+    if (waiting := always_waiting(server, now)) is not None:
+        yield waiting
 
 
 def _best(asked: Asked) -> tuple[ServingPlan | None, tuple[tuple[str, str], ...]]:

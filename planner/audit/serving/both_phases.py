@@ -6,6 +6,7 @@ phase over those of the whole file).
 
 A graph of Dynamo before its operator is another: a table for each service, whose keys are flags of its engine
 (`ServiceConfig.as_args`, deploy/sdk). A flag that a table has not is the engine's default, as tp is 1.
+The values of vLLM's production stack are a third: a row for each pool, told apart by the role of its caches.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ def files_of_phases(texts: Mapping[str, str]) -> dict[str, str]:
 
     for name, text in texts.items():
         may_be = len(FILE_OF_ROUTER.findall(text)) >= len(_PHASES) or _WORKER.search(text)
+        may_be = may_be or _ROLE_OF_STACK.search(text)
         if not may_be or kind_of(text, name) != "yaml":
             continue
         try:
             document = yaml.safe_load(text)
         except yaml.YAMLError:
             continue
-        if commands := _commands_of_graph(document, text):
+        if commands := _commands_of_graph(document, text) or _commands_of_stack(document, text):
             return commands
         tables = (
             {phase: document.get(key) for phase, key in _PHASES.items()} if isinstance(document, dict) else {}
@@ -99,6 +101,57 @@ def _commands_of_graph(document: object, text: str) -> dict[str, str]:
         script = "\n".join((*notes, count, " ".join((*shown, *command)), ""))
         scripts[_NAME.format(phase=phase, ending="sh")] = script
     return scripts
+
+
+_ROLE_OF_STACK = re.compile(r"\bkvRole:")
+_ROLES = {"kv_producer": PROMPT_ONLY, "kv_consumer": OUTPUT_ONLY}
+_OF_STACK = {
+    "maxModelLen": "max-model-len",
+    "maxNumSeqs": "max-num-seqs",
+    "gpuMemoryUtilization": "gpu-memory-utilization",
+    "tensorParallelSize": "tensor-parallel-size",
+    "pipelineParallelSize": "pipeline-parallel-size",
+    "dtype": "dtype",
+    "enablePrefixCaching": "enable-prefix-caching",
+    "enableChunkedPrefill": "enable-chunked-prefill",
+}
+"""Keys of the chart of vLLM's production stack, and the flags that it makes of them
+(helm/templates/deployment-vllm-multi.yaml)."""
+_SWITCHES = ("enablePrefixCaching", "enableChunkedPrefill")
+
+
+def _commands_of_stack(document: object, text: str) -> dict[str, str]:
+    """Scripts of the workers of both phases of a chart of vLLM's production stack; empty of other files."""
+    specs = _table(_table(document).get("servingEngineSpec")).get("modelSpec")
+    rows = [row for row in specs if isinstance(row, dict)] if isinstance(specs, list) else []
+    roles = {str(_table(row.get("lmcacheConfig")).get("kvRole")): row for row in rows}
+    if len(rows) != len(_ROLES) or set(roles) != set(_ROLES):
+        return {}
+    notes = [line for line in text.splitlines() if line.lstrip().startswith("#")]
+    scripts = {}
+    for role, phase in _ROLES.items():
+        row, told = roles[role], _table(roles[role].get("vllmConfig"))
+        flags = [
+            word for key, flag in _OF_STACK.items() if key in told for word in _flag(key, flag, told[key])
+        ]
+        extra = [str(word) for word in told.get("extraArgs") or ()]
+        connector = json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": role})
+        words = [*flags, *extra, "--kv-transfer-config", connector]
+        gpus = min(whole_or_none(row.get("requestGPU")) or 0, _MOST_GPUS)
+        shown = [f"CUDA_VISIBLE_DEVICES={','.join(map(str, range(gpus)))}"] if gpus > 0 else []
+        image = f"# {row.get('repository', '')}:{row.get('tag', '')}"
+        count = f"# num_instances: {whole_or_none(row.get('replicaCount')) or 1}"
+        command = " ".join((*shown, "vllm serve", *map(shlex.quote, (str(row.get("modelURL")), *words))))
+        scripts[_NAME.format(phase=phase, ending="sh")] = "\n".join((*notes, image, count, command, ""))
+    return scripts
+
+
+def _flag(key: str, flag: str, value: object) -> Iterator[str]:
+    """A value of the chart as words of a command; a switch that is off is said by its own flag."""
+    if key in _SWITCHES:
+        yield f"--{flag}" if value else f"--no-{flag}"
+        return
+    yield from (f"--{flag}", str(value))
 
 
 def _table(value: object) -> dict[str, Any]:

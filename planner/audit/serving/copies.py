@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.audit.launch import Launch
+from planner.audit.read import inner_documents
 from planner.audit.serving.pools import REPLICAS, above, servers_of_text
 from planner.audit.serving.server import Server
 from planner.formats.kinds import UPSTREAM, kind_of
@@ -28,8 +29,14 @@ _WORKERS = re.compile(r"--worker-urls?[ =]+((?:[\"']?https?://[^\s\"'\\]+[\"']?[
 _COMMENT = re.compile(r"#[^\n]*")
 _PLACE = re.compile(r"(?:^|[;{\s])server\s+([^\s;]+)([^;]*);")
 _URL = re.compile(r"https?://[^\s\"'\\]+")
-_FRONT = re.compile(r"router|frontend|gateway|proxy|loadbalancer|ingress|epp|monitor|cache", re.IGNORECASE)
-"""What of a chart stands before servers or beside them."""
+_FRONT = re.compile(
+    r"router|frontend|gateway|proxy|loadbalancer|ingress|epp|monitor|cache|head_?group|worker_?group",
+    re.IGNORECASE,
+)
+"""What of a chart stands before servers or beside them; groups of a Ray cluster are hosts of one."""
+
+_OF_RAY = "num_replicas"
+"""Key of the copies of a deployment of Ray Serve."""
 
 
 def with_copies(server: Server, texts: Mapping[str, str], given: Mapping[str, str]) -> Server:
@@ -97,10 +104,12 @@ def _of_manifests(texts: Mapping[str, str], given: Mapping[str, str]) -> Iterato
 def _asked_by_values(text: str, name: str) -> int:
     """Servers that the values of a chart ask for; 0 where several numbers could be meant, or none."""
     try:
-        settings = yaml_settings(text, name)
+        outer = yaml_settings(text, name)
+        settings = [*outer, *inner_documents(outer, name)]
     except InputError:
         return 0
-    counts = [s for s in settings if s.path[-1] in REPLICAS and not _FRONT.search(".".join(s.path[:-1]))]
+    names = (*REPLICAS, _OF_RAY)
+    counts = [s for s in settings if s.path[-1] in names and not _FRONT.search(".".join(s.path[:-1]))]
     return whole_or_none(counts[0].value) or 0 if len(counts) == 1 else 0
 
 

@@ -21,8 +21,10 @@ from planner.questions.serving.lengths import (
     usual_p99,
 )
 from planner.questions.serving.understand import Asked, understand_serving
+from planner.serving.plan import ServingRequest
 from planner.serving.replica import Rejected
 from topology.base.counts import parse_count
+from topology.fabric.hierarchy import Hierarchy
 
 _IDLE = "0.001/s"
 """A rate that any server carries: what it carries at most is looked for beside it."""
@@ -66,7 +68,7 @@ def _under_rate(cal: Calibration, server: Server | Pools, flags: ServeFlags) -> 
     request, hierarchy = asked_of(server, flags).requests[0]
     request = as_planned(worker, request)
     if isinstance(server, Pools):
-        return running_pools(cal, server, request, hierarchy)
+        return running_pools(cal, server, request, hierarchy, prompts_of=prompts_asked_of(server, flags))
     return running(cal, server, request, hierarchy)
 
 
@@ -78,6 +80,14 @@ def full_load_notes(load: ServedLoad, asked: ServeFlags) -> tuple[str, ...]:
     whose = "as said" if asked.input_tokens and asked.output_tokens else "as plan serve takes them"
     note = f"no load is said: requests of {lengths}, {whose}, at the most a second that is carried"
     return (f"{note} (--rate, --concurrency, --input)",)
+
+
+def prompts_asked_of(pools: Pools, load: ServeFlags) -> tuple[ServingRequest, Hierarchy] | None:
+    """The question that is put to a prefill pool on GPUs of another kind than decode's; None on the same."""
+    if pools.is_of_one_kind:
+        return None
+    request, hierarchy = asked_of(pools.prefill, load).requests[0]
+    return as_planned(pools.prefill, request), hierarchy
 
 
 def asked_of(server: Server | Pools, load: ServeFlags) -> Asked:

@@ -30,7 +30,8 @@ def graph_batch(reading: Reading, drafts: int, assumed: list[str]) -> int | None
     Engines limit the tokens of a step, of which a request that is drafted for has one more than drafts.
     """
     facts, mode = reading.facts, _mode(reading)
-    if facts.truth("said.eager") or mode == "NONE" or _levels(reading) & {"o0", "0"}:
+    off = any(switches_graphs_off(setting) for setting in (*reading.options, *reading.settings))
+    if facts.truth("said.eager") or mode == "NONE" or off or _levels(reading) & {"o0", "0"}:
         return 0
     if mode == "PIECEWISE":
         assumed.append(
@@ -38,6 +39,11 @@ def graph_batch(reading: Reading, drafts: int, assumed: list[str]) -> int | None
         )
     most = facts.count("said.graph_batch")
     return None if most is None else most // (1 + drafts)
+
+
+def switches_graphs_off(setting: Setting) -> bool:
+    """Whether an option gives TensorRT-LLM no graphs: one of its own table that is null."""
+    return setting.path[-1] == "cuda_graph_config" and setting.value is None
 
 
 def _mode(reading: Reading) -> str:

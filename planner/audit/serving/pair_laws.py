@@ -38,6 +38,9 @@ _PORTS = {
 """Ports that a server listens at, and what each engine takes where no word says it."""
 _WIDE = ("auto", "bf16", "bfloat16")
 """Names of a cache in the format of products, which SGLang tells apart by what they come to."""
+_FEWER_RANKS = "0.11.1"
+"""Release before which vLLM's NIXL surely refuses fewer ranks in decode (ai-dynamo/dynamo issue 2295 of
+2025-08, vLLM pull request 26848 of 2025-10)."""
 ASKS_RELEASE = "0.14"
 """First release of vLLM whose NIXL surely compares releases."""
 _ELSEWHERE = frozenset(("ssh", "srun", "docker", "podman", "pdsh", "mpirun", "kubectl", "nerdctl"))
@@ -74,6 +77,8 @@ def handover_of(engine: str, launch: PoolLaunch) -> Handover:
     ports = []
     for name, usual in _PORTS.items():
         listens = engine in usual and (name != "disaggregation_bootstrap_port" or launch.phase == "prefill")
+        if name == "port":
+            listens = listens and not launch.registers
         if name == _SIDE:
             listens = listens and text("kv_connector") in _NIXL
         port = whole_or_none(flags[name].value) if name in flags else usual.get(engine)
@@ -102,7 +107,7 @@ def broken_pair(prefill: Server, decode: Server, launches: Sequence[PoolLaunch])
         *_pages(prefill.engine, first, last),
         *_ranks(prefill, decode, first.connector or last.connector),
         *_stages(prefill, decode),
-        *_ports([*handovers["prefill"], *handovers["decode"]]),
+        *(_ports([*handovers["prefill"], *handovers["decode"]]) if prefill.gpu == decode.gpu else ()),
     ]
     return tuple(sorted(laws, key=lambda law: not law.certain))
 
@@ -175,6 +180,13 @@ def _ranks(prefill: Server, decode: Server, connector: str) -> Iterator[BrokenLa
             fix=f"give both pools tp {min(prefill_ranks, decode_ranks)}",
         )
     if prefill.engine != "vllm" or prefill_ranks == decode_ranks or connector not in (*_NIXL, *_MOONCAKE):
+        return
+    if connector in _NIXL and prefill_ranks > decode_ranks and is_before(decode.version, _FEWER_RANKS):
+        yield BrokenLaw(
+            why=f"NIXL of vLLM {decode.version} asks of decode as many ranks as prefill has, and tp "
+            f"{decode_ranks} is less than {prefill_ranks}",
+            fix=f"give decode tp {prefill_ranks} or prefill tp {decode_ranks}, or take a newer image",
+        )
         return
     if HEADS.rest(max(prefill_ranks, decode_ranks), min(prefill_ranks, decode_ranks)):
         yield BrokenLaw(

@@ -11,7 +11,8 @@ from planner.formats.settings import Setting
 class PoolLaunch:
     """A command that starts a worker of a pool: its phase, how many of it run, and its files of options.
 
-    `program` is its first word, `sure` whether it is started whatever a branch decides.
+    `program` is its first word, `sure` whether it is started whatever a branch decides, and `registers`
+    whether it is found by a runtime with which it registers (Dynamo), and listens at no port of requests.
     """
 
     phase: str
@@ -24,3 +25,4 @@ class PoolLaunch:
     program: str = ""
     sure: bool = True
     is_script: bool = False
+    registers: bool = False

@@ -45,9 +45,17 @@ _ROLE_FLAGS = (
 _MOVES = "cache_transceiver_config"
 """What TensorRT-LLM's workers of two pools are told, and others are not."""
 _PORT = re.compile(r"(?<!\d)(\d{4,5})(?!\d)")
+_PLACES = re.compile(
+    r"--(?:static[-_])?(?P<phase>prefill|decode)(?:er|r)?s?"
+    r"(?:[-_](?:ports?|hosts?|urls?|addr(?:ess)?(?:es)?|backends?|servers?|endpoints?|instances?|nodes?))?"
+)
+"""Flags by which routers and proxies are told where workers of a phase listen."""
+_PHASE_OF_PLACES = {"prefill": PROMPT_ONLY, "decode": OUTPUT_ONLY}
 _DEFAULT_PORTS = {"vLLM": 8000, "SGLang": 30000, "TensorRT-LLM": 8000}
 REPLICAS = ("replicas", "replica_count")
 """Keys of how many of a pod a manifest or the values of a chart ask for."""
+_SLICES = "slices"
+"""Key of how many copies of all its pools a DisaggregatedSet has; replicas are those of one."""
 _LABELS = ("type", "name", "role", "pool", "component", "component_type", "sub_component_type")
 
 
@@ -66,6 +74,11 @@ class Pools:
     def num_gpus(self) -> int:
         """GPUs of both."""
         return self.prefill.num_gpus + self.decode.num_gpus
+
+    @property
+    def is_of_one_kind(self) -> bool:
+        """Whether both are on GPUs of one kind."""
+        return self.prefill.gpu == self.decode.gpu
 
 
 def pools_of(
@@ -86,8 +99,9 @@ def pools_of(
     phases = {launch.phase for launch in launches}
     if phases != {PROMPT_ONLY, OUTPUT_ONLY}:
         return None
+    kinds = _kinds_of_pools(gpu)
     pools = {
-        phase: _server(texts, given, launches, phase, model=model, gpu=gpu, cluster=cluster)
+        phase: _server(texts, given, launches, phase, model=model, gpu=kinds[phase], cluster=cluster)
         for phase in phases
     }
     missing = [why for pool in pools.values() if isinstance(pool, Unknown) for why in pool.missing]
@@ -96,14 +110,26 @@ def pools_of(
         return Unknown(missing=tuple(dict.fromkeys(missing)))
     if prefill.model.name != decode.model.name or prefill.engine != decode.engine:
         return Unknown(missing=("two pools of one model and one engine",))
-    if prefill.gpu != decode.gpu or prefill.weights != decode.weights:
-        return Unknown(missing=("two pools of one kind of GPU and one precision of weights",))
+    if prefill.weights != decode.weights:
+        return Unknown(missing=("two pools of one precision of weights",))
+    if {prefill.gpu, decode.gpu} > {prefill.gpu} and not (prefill.knows_gpu and decode.knows_gpu):
+        return Unknown(missing=("the kind of GPU of both pools: --gpu says those of prefill and decode",))
     return Pools(
         prefill=prefill,
         decode=decode,
         transport=transport_of(texts.values()),
         broken=broken_pair(prefill, decode, launches),
     )
+
+
+def _kinds_of_pools(gpu: str | None) -> dict[str, str | None]:
+    """The kind of GPU of each phase, as `--gpu` says it: one of both, or that of prefill before decode's.
+
+    >>> _kinds_of_pools("h100-sxm,h20-sxm"), _kinds_of_pools(None)
+    ({'prefill': 'h100-sxm', 'decode': 'h20-sxm'}, {'prefill': None, 'decode': None})
+    """
+    first, _, second = (gpu or "").partition(",")
+    return {PROMPT_ONLY: first or None, OUTPUT_ONLY: second or first or None}
 
 
 def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[PoolLaunch, ...]:
@@ -145,10 +171,11 @@ def pool_launches(texts: Mapping[str, str], given: Mapping[str, str]) -> tuple[P
                 program=command.words[0].text if command.words else "",
                 sure=command.sure,
                 is_script=not settings,
+                registers=any(word.text.startswith("dynamo.") for word in command.words),
             )
             if phase is not None:
                 launches.append(pool)
-            elif any(word.text.startswith("dynamo.") for word in command.words):
+            elif pool.registers:
                 silent.append(pool)
     if {launch.phase for launch in launches} == {PROMPT_ONLY}:  # a worker of Dynamo decodes unless told
         launches += [replace(pool, phase=OUTPUT_ONLY) for pool in silent]
@@ -208,7 +235,8 @@ def above(settings: Sequence[Setting], line: int) -> tuple[tuple[Setting, ...], 
     chosen = before[-1] if before else next(iter(counts), None)
     labels = [s for s in settings if s.path[-1] in _LABELS and s.line <= line][-4:]
     copies = whole_or_none(chosen.value) if chosen is not None else None
-    return (command, *reversed(labels)), copies or 1
+    slices = prod(whole_or_none(s.value) or 1 for s in around if s.path[-1] == _SLICES)
+    return (command, *reversed(labels)), (copies or 1) * slices
 
 
 def _stand_behind(count: Setting, settings: Sequence[Setting]) -> bool:
@@ -225,12 +253,17 @@ def _stand_behind(count: Setting, settings: Sequence[Setting]) -> bool:
 def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
     """Phases by the ports that routers and proxies are told of each.
 
+    Flags of servers whose names speak of a phase (``--chunked-prefill-size 8192``) name no port, nor does
+    what stands behind a place: the port at which a prefill worker meets others (SGLang's router).
+
     >>> _ports_of_routers(["proxy --prefiller-ports 8100 8101 --decoder-ports=8200 --port 9000"])
     {8100: 'prefill', 8101: 'prefill', 8200: 'decode'}
+    >>> _ports_of_routers(["router --prefill http://a:30000 8998 --decode http://b:30001"])
+    {30000: 'prefill', 30001: 'decode'}
     """
     ports: dict[int, set[str]] = {}
     for text in texts:
-        flag = key = ""
+        phase, key, told = "", "", False
         for line in text.splitlines():
             if (stated := FILE_OF_ROUTER.match(line)) is not None:
                 key = PROMPT_ONLY if stated["phase"] == "context" else OUTPUT_ONLY
@@ -238,12 +271,15 @@ def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
                 key = ""
             for word in line.split():
                 if word.startswith("--"):
-                    name = word.partition("=")[0]
-                    flag = _named(name) or "" if name != "--disaggregation-mode" else ""
-                if flag or key:
-                    for port in _PORT.findall(word):
-                        ports.setdefault(int(port), set()).add(flag or key)
-            flag = flag if line.rstrip().endswith("\\") else ""
+                    places = _PLACES.fullmatch(word.partition("=")[0])
+                    phase, told = "" if places is None else _PHASE_OF_PLACES[places["phase"]], False
+                found = _PORT.findall(word) if phase or key else []
+                if found and told and word.isdecimal():
+                    continue  # behind a place: where a prefill worker meets others
+                told = told or ":" in word
+                for port in found:
+                    ports.setdefault(int(port), set()).add(phase or key)
+            phase = phase if line.rstrip().endswith("\\") else ""
     return {port: phases.pop() for port, phases in ports.items() if len(phases) == 1}
 
 

@@ -139,11 +139,25 @@ def converts_e4m3(gpu: str) -> bool:
     return generation.maker != "nvidia" or generation.capability >= EIGHT_BIT
 
 
+def _unknown_flags(server: Server) -> Iterator[BrokenLaw]:
+    """Flags that no parser of a release has been seen to take: another program's, or a changed engine's."""
+    unread = server.unread
+    flags = [flag for flag in unread.unknown if flag.startswith("-")]
+    if flags and not is_before(unread.release, server.version):
+        yield BrokenLaw(
+            why=f"no release of its engine up to {unread.release} knows {', '.join(flags)}, whose parser "
+            "stops there",
+            fix="leave it out, unless the engine is one that was changed to take it",
+            certain=False,
+        )
+
+
 def _doubtful(server: Server) -> Iterator[BrokenLaw]:
     """What some releases refuse: a cache in e4m3 on GPUs that do not convert it, drafts over stages.
 
     vllm issue 26431 (0.11: Triton's kernels alone take such a cache there), issues 49355, 52069 and 57755.
     """
+    yield from _unknown_flags(server)
     generation = generation_of(gpus()[server.gpu])
     for why, fix in doubtful_weights(server, gpus()[server.gpu]) if server.knows_gpu else ():
         yield BrokenLaw(why=why, fix=fix, certain=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,27 +95,40 @@ CLUMPED = 2.0
 
 
 def first_token_spread(
-    cal: Calibration, server: Server, request: ServingRequest, hierarchy: Hierarchy, now: RunningServer
+    request: ServingRequest,
+    now: RunningServer,
+    run: Callable[[ServingRequest], RunningServer | Rejected],
 ) -> Percentiles | None:
     """First tokens of a closed loop whose requests differ in length by a tenth; None where it changes little.
 
     Requests of one length that begin together end together: their prompts queue in one clump for ever.
+
+    Args:
+        request: The load, of requests of one length.
+        now: What the server, or two pools, do under it.
+        run: What they do under another.
     """
     job, least_s = request.job, float(np.min(now.simulation.ttft_s))
     if (job.concurrency or 0) < 2 or job.input_tokens_p99 or job.output_tokens_p99:
         return None
     if now.ttft_s < CLUMPED * least_s:
         return None
+    other = run(with_spread_lengths(request))
+    if isinstance(other, Rejected):
+        return None
+    first = other.plan.estimate.ttft
+    return first if CLUMPED * first.p50_s < now.plan.estimate.ttft.p50_s else None
+
+
+def with_spread_lengths(request: ServingRequest) -> ServingRequest:
+    """The same load of requests whose lengths differ by a tenth."""
+    job = request.job
     spread = replace(
         job,
         input_tokens_p99=round(TENTH * job.input_tokens),
         output_tokens_p99=round(TENTH * job.output_tokens),
     )
-    other = running(cal, server, replace(request, job=spread), hierarchy)
-    if isinstance(other, Rejected):
-        return None
-    first = other.plan.estimate.ttft
-    return first if CLUMPED * first.p50_s < now.plan.estimate.ttft.p50_s else None
+    return replace(request, job=spread)
 
 
 def covering(now: RunningServer, first: Percentiles) -> RunningServer:
@@ -160,9 +174,20 @@ def running_pools(
     request: ServingRequest,
     hierarchy: Hierarchy,
     trace: Load | None = None,
+    *,
+    prompts_of: tuple[ServingRequest, Hierarchy] | None = None,
 ) -> RunningServer | Rejected:
-    """Two pools under the load of a request, or under a trace, or why one of them holds none of it."""
-    prefill = _started(cal, pools.prefill, request, hierarchy, phase=PROMPT_ONLY)
+    """Two pools under the load of a request, or under a trace, or why one of them holds none of it.
+
+    Args:
+        cal: Kernel and collective tables.
+        pools: As they were started.
+        request: Their load, on the GPUs of decode.
+        hierarchy: The links of these.
+        trace: Requests that take the load's place.
+        prompts_of: The same load on the GPUs of prefill, and their links, where these are of another kind.
+    """
+    prefill = _started(cal, pools.prefill, *(prompts_of or (request, hierarchy)), phase=PROMPT_ONLY)
     decode = _started(cal, pools.decode, request, hierarchy, phase=OUTPUT_ONLY)
     if isinstance(prefill, Rejected):
         return prefill
@@ -186,7 +211,8 @@ def running_pools(
     now = _judged(cal, request, hierarchy, run, headroom)
     if run.hits is not None:
         now = replace(now, cached_share=run.hits.rate)
-    if pools.transport == "rdma" or pools.num_gpus <= hierarchy.gpus_per_node:
+    one_host = pools.is_of_one_kind and pools.num_gpus <= hierarchy.gpus_per_node
+    if pools.transport == "rdma" or one_host:
         return now
     return replace(now, over_tcp=_over_tcp(pools, request, now, prefill, decode))
 

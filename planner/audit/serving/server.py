@@ -25,21 +25,21 @@ from costmodel.serving.deployment import (
     cache_dtype_of,
     published_weights,
 )
-from costmodel.serving.engine import ServingStack, serving_stack
+from costmodel.serving.engine import ServingStack, is_before, serving_stack
 from planner.audit.environment import exchanges_through_hosts
 from planner.audit.facts import JobFact, JobFacts, meaning
 from planner.audit.file_names import model_of_names
 from planner.audit.launch import OPTION_FILES
 from planner.audit.read import Reading
-from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
+from planner.audit.server_flags import NOTHING_UNREAD, Unread, server_flags, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
-from planner.audit.serving.graphs import captures_steps, graph_batch, is_level
+from planner.audit.serving.graphs import captures_steps, graph_batch, is_level, switches_graphs_off
 from planner.audit.serving.kept_prefixes import FLAGS_OF_PREFIXES, keeps_prefixes
 from planner.audit.serving.lora import ServedAdapters, adapters_of
 from planner.audit.serving.machine import compared_with_machine, gpus_of_machine
 from planner.audit.serving.speculation import UNPRICED, drafts_of
-from planner.audit.serving.stages import fitting_order, kinds_of_stages, with_layers
+from planner.audit.serving.stages import OPTIONS_OF_LAYERS, fitting_order, kinds_of_stages, with_layers
 from planner.formats.server_lines import ServerLog
 from planner.formats.settings import NOT_KNOWN, Scalar, Setting, number, whole_or_none
 from planner.serving.plan import PoolPlan, ServingPlan, ServingRequest
@@ -48,10 +48,8 @@ from topology.base.units import GIB
 from topology.catalog import gpu_name, gpus
 from topology.hardware.datasheets import default_gpu, generation_of
 
-_UNPRICED = {
-    "said.transfer": "the files of both pools: these start one of two",
-    "said.role": "the files of both pools: these start one of two",
-}
+ONE_OF_TWO = "the files of both pools: these start one of two"
+"""What a load's price lacks where files start the workers of one pool alone; their start is judged."""
 _OF_POOLS = ("said.transfer", "said.role")
 
 _PACKAGES = {"trtllm": "tensorrtllm"}
@@ -111,6 +109,7 @@ class Server:
         checkpoint: What it loads, as the files name it.
         knows_gpu: Whether its GPUs are said, and not taken for granted.
         version: Of the engine, where the files name it; "" is the newest known.
+        tag: Of its image, where that names no release; "" where one does, or no image is named.
         drafter: What drafts tokens ahead of the model; "" for nothing.
         draft_tokens: Tokens that it drafts a step.
         overlaps: Whether the next step is prepared while one runs, which a switch may end.
@@ -171,6 +170,7 @@ class Server:
     host_gpus: int | None = None
     cluster: str = ""
     version: str = ""
+    tag: str = ""
     drafter: str = ""
     draft_tokens: int = 0
     overlaps: bool = True
@@ -197,6 +197,8 @@ class Server:
     without_role: str = ""
     """A connector of two pools beside which no role is said; "" without one."""
     broken_words: tuple[BrokenWord, ...] = ()
+    is_half: bool = False
+    """Whether it is of one of two pools, and no file starts the other."""
     planned: ServingRequest | None = None
     """The question that it was planned for, of a server whose plan is known."""
 
@@ -207,6 +209,8 @@ class Server:
             return (
                 "weights on the GPUs alone: what --cpu-offload-gb keeps on hosts is read anew by every step"
             )
+        if self.is_half:
+            return ONE_OF_TWO
         flags = ", ".join(self.unread.uncounted)
         return f"a server without {flags}, which nothing reads" if flags else ""
 
@@ -266,8 +270,9 @@ def server_of(
     facts = reading.facts
     store = _store_of_caches(reading)
     whole = of_pool or bool(_connector_without_role(reading)) or bool(store)
-    unpriced = {name: why for name, why in _UNPRICED.items() if not (whole and name in _OF_POOLS)}
-    missing = [why for name, why in unpriced.items() if name in facts.by_field]
+    half = not whole and any(name in facts.by_field for name in _OF_POOLS)
+    by_flag = any(_field_of(flag, reading) in _OF_POOLS for flag in reading.flags)
+    missing = [ONE_OF_TWO] if half and not by_flag else []
     checkpoint = facts.value("said.model_source") or facts.value(
         "said.model"
     )  # the id of Ray's may be any name
@@ -287,15 +292,23 @@ def server_of(
     spec, knows = served
     engine = serving_stack(reading.family.name)
     broken: list[BrokenWord] = []
+    version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
+    tag = "" if version else reading.tags.get(_PACKAGES.get(engine.name, engine.name), "")
+    if tag and (flags := server_flags(reading.family.name)) is not None:
+        assumed.append(
+            f"{reading.family.name} is the newest release known, {flags.release}: the tag {tag} of its image "
+            "names none (an image of a release, or a comment such as # vLLM 0.11, says another)"
+        )
     layout, replicas = read_or_broken(
-        lambda: _split(engine.name, facts, spec), (_tensor_ranks(facts), 1), broken
+        lambda: _split(engine.name, version, facts, spec), (_tensor_ranks(facts), 1), broken
     )
     broken += broken_degrees(engine.name, reading, layout)
     if (drafts := drafts_of(facts, spec, assumed)) is None:
         if not broken:
             return Unknown(missing=(UNPRICED,))
         drafts = "", 0
-    layout, broken_stages = with_layers(layout, engine.name, reading.variables, spec)
+    options = (*reading.options, *reading.flags)
+    layout, broken_stages = with_layers(layout, engine.name, reading.variables, options, spec)
     weights = _weights(facts, named, spec, assumed)
     kinds = kinds_of_stages(gpu, cluster, layout)
     if not kinds and len(reading.gpus) == layout.pp > 1:
@@ -316,7 +329,6 @@ def server_of(
             f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
             "(--mem-fraction-static): none is given, and the engine computes one by a rule of its own"
         )
-    version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
     unread = _unread(reading, version)
     assumed += unread.notes
     beyond, idle = compared_with_machine(reading, replicas * layout.num_gpus)
@@ -356,6 +368,7 @@ def server_of(
         host_gpus=_host_gpus(facts, layout),
         cluster="" if layout.gpus else cluster or "",
         version=version,
+        tag=tag,
         drafter=drafts[0],
         draft_tokens=drafts[1],
         mixes=facts.truth("said.mixed_chunks") is True,
@@ -373,6 +386,7 @@ def server_of(
         keeps_prefixes=keeps_prefixes(reading, engine.name, spec, version),
         without_role=_connector_without_role(reading) if engine.name == "vllm" else "",
         broken_words=tuple(broken),
+        is_half=half,
         overlaps=facts.truth("said.overlap") is not False and not facts.truth("said.overlap_off"),
     )
 
@@ -447,9 +461,22 @@ def _asked_model(reading: Reading) -> str:
 
 
 _ELSEWHERE = frozenset(
-    (*OPTION_FILES, *FLAGS_OF_PREFIXES, "disaggregation_transfer_backend", "cudagraph_mode")
+    (
+        *OPTION_FILES,
+        *FLAGS_OF_PREFIXES,
+        *OPTIONS_OF_LAYERS.values(),
+        "disaggregation_transfer_backend",
+        "cudagraph_mode",
+        "no_disable_hybrid_kv_cache_manager",
+    )
 )
 """Flags that no field states and that are read all the same."""
+
+
+def _field_of(setting: Setting, reading: Reading) -> str | None:
+    """What a flag states, by itself or by the table that it is in; None of one that states nothing."""
+    whole = replace(setting, name=setting.path[0])
+    return meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
 
 
 def _unread(reading: Reading, version: str) -> Unread:
@@ -457,9 +484,9 @@ def _unread(reading: Reading, version: str) -> Unread:
     scaled = {flag.path[0] for flag in reading.flags if _stretches_positions(flag) or is_level(flag)}
 
     def is_read(setting: Setting) -> bool:
-        whole = replace(setting, name=setting.path[0])
-        stated = meaning(setting, reading.family.words) or meaning(whole, reading.family.words)
+        stated = _field_of(setting, reading)
         elsewhere = setting.path[0] in _ELSEWHERE or setting.path[0] in scaled
+        elsewhere = elsewhere or switches_graphs_off(setting)
         return elsewhere or (stated is not None and stated != "said.ignored")
 
     unread = unread_flags(reading.family.name, reading.flags, is_read, version, reading.options)
@@ -639,7 +666,11 @@ def _tensor_ranks(facts: JobFacts) -> ServingLayout:
     return ServingLayout(tp=max(facts.count("layout.tp") or 1, 1), pp=max(facts.count("layout.pp") or 1, 1))
 
 
-def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:
+_OWN_ATTENTION_RANKS = "0.4.4"
+"""First release of SGLang whose attention ranks are as many as --dp-size says: before, each GPU was one."""
+
+
+def _split(engine: str, version: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayout, int]:
     """How a replica is split, and how many the server starts."""
     tp, pp, dp, ep, dcp = (
         facts.count(name) or 1 for name in ("layout.tp", "layout.pp", "layout.dp", "layout.ep", "said.dcp")
@@ -649,7 +680,8 @@ def _split(engine: str, facts: JobFacts, model: ModelSpec) -> tuple[ServingLayou
         ep = tp * ranks if model.is_moe and facts.truth("said.expert_parallel") else 1
         return ServingLayout(tp=tp, pp=pp, attention_dp=ranks, ep=ep, dcp=dcp), dp // ranks
     if engine == "sglang":
-        together = facts.count("said.attention_ranks") or (dp if facts.truth("said.attention_dp") else 1)
+        ranks = tp if is_before(version, _OWN_ATTENTION_RANKS) else dp
+        together = facts.count("said.attention_ranks") or (ranks if facts.truth("said.attention_dp") else 1)
         copies = 1 if together > 1 else dp
     else:
         together, copies = (tp if facts.truth("said.attention_dp") else 1), 1

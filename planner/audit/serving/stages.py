@@ -1,12 +1,12 @@
 """Pipeline stages of a server as its files say them: the layers of each, and the GPUs that each runs on.
 
-Layers stand in a variable. Engines refuse one that is no list of numbers, has another length than the
-pipeline, or another sum than the model's layers (vLLM 0.33 and SGLang 0.5.23, `get_pp_indices`).
+Layers stand in a variable, or in an option. Engines refuse one that is no list of numbers, has another length
+than the pipeline, or another sum than the model's layers (vLLM 0.33 and SGLang 0.5.23, `get_pp_indices`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import permutations
 
@@ -25,12 +25,22 @@ MOST_KINDS = 4
 """Kinds of GPU whose every order is looked at."""
 
 
+OPTIONS_OF_LAYERS = {"trtllm": "pp_partition"}
+"""Options of engines that give stages their layers (TensorRT-LLM's `LlmArgs`)."""
+
+
 def with_layers(
-    layout: ServingLayout, engine: str, variables: Mapping[str, Setting], model: ModelSpec
+    layout: ServingLayout,
+    engine: str,
+    variables: Mapping[str, Setting],
+    options: Iterable[Setting],
+    model: ModelSpec,
 ) -> tuple[ServingLayout, str]:
-    """The layout with the layers that a variable gives its stages, and why the engine refuses them."""
+    """The layout with the layers that a variable or an option gives its stages, and why these are refused."""
     name = STAGED.get(engine, "")
     setting = variables.get(name)
+    if (option := OPTIONS_OF_LAYERS.get(engine)) is not None:
+        name, setting = option, next((each for each in options if each.path[0] == option), None)
     if setting is None or (engine == "sglang" and layout.pp == 1):
         return layout, ""
     text = str(setting.value).strip("'\"")

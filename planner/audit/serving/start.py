@@ -216,7 +216,7 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
         return start
     if start.holds and start.concurrency >= 1 and start.holds_states:
         return start
-    remedy = _remedy(server, request, hierarchy)
+    remedy = _remedy(server, request, hierarchy) or _whole_attention(server, request, hierarchy)
     split = roomier_split(server, request, hierarchy)
     if split is None:
         return replace(start, remedy=remedy)
@@ -225,6 +225,17 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
         f"{partition_words(server.engine, split.layout.layers)}, with which it holds {held.cache_tokens:,}"
     )
     return replace(start, remedy=f"{remedy}, or set {layers}" if remedy else f"set {layers} tokens")
+
+
+def _whole_attention(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> str:
+    """That ranks share attention, where each holds a copy of its weights and the server starts without."""
+    layout = server.layout
+    if layout.attention_dp == 1 or server.model.num_attention_heads % (layout.tp * layout.attention_dp):
+        return ""
+    shared = replace(layout, tp=layout.tp * layout.attention_dp, attention_dp=1)
+    held = _start_as_given(replace(server, layout=shared), request, hierarchy)
+    starts = held.holds and held.concurrency >= 1
+    return f"split attention over its ranks, too: tp {shared.tp} without data parallelism" if starts else ""
 
 
 def roomier_split(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Server | None:

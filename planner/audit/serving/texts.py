@@ -20,6 +20,7 @@ from planner.audit.serving.pools import Pools, pools_of
 from planner.audit.serving.printed_load import printed_load
 from planner.audit.serving.server import Server, planned_server, server_of
 from planner.audit.serving.shared_memory import has_little_shared_memory
+from planner.audit.started_texts import as_started
 from planner.audit.words import family_named
 from planner.questions.flags import ServeFlags
 from planner.questions.serving.lengths import ALIKE
@@ -62,6 +63,7 @@ def judged(
     compares: bool = True,
 ) -> ServingAudit:
     """The audit of what was read; see `audited_server_texts`. Without `compares` it is a prediction alone."""
+    texts = as_started(texts)
     scripts = {name: text for name, text in texts.items() if reading.kinds.get(name) in ("shell", "page")}
     loads = [
         replace(load, compares=load.compares and compares)
@@ -134,7 +136,7 @@ def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAu
         name: Of the plan's file.
     """
     reading = Reading(JobFacts(), family_named(_FAMILIES[plan.request.engine]), {name: "json"})
-    asked = _with_own_load(plan, asked)
+    asked = with_own_load(plan, asked)
     loads = [replace(load, compares=False) for load in loads_of({}, {}, asked, {})]
     servers = {role: planned_server(plan, pool) for role, pool in plan.pools}
     if "" in servers:
@@ -143,7 +145,7 @@ def predicted_plan(plan: ServingPlan, asked: ServeFlags, name: str) -> ServingAu
     return audited_pools(load_calibration(), reading, pools, loads)
 
 
-def _with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
+def with_own_load(plan: ServingPlan, asked: ServeFlags) -> ServeFlags:
     """The load that was asked, or that for which the fleet was planned, at the rate that it was found for."""
     if asked.rate or asked.concurrency or asked.trace is not None:
         return asked

@@ -146,7 +146,9 @@ CONNECTOR = '{"kv_connector": "%s", "kv_role": "%s"}'
 def test_a_store_of_caches_is_no_pool(connector: str, role: str, priced: bool) -> None:
     """Only a connector that hands caches to another server makes one of two pools."""
     words = f"# H100\nvllm serve Qwen/Qwen3-8B --kv-transfer-config '{CONNECTOR % (connector, role)}'"
-    assert isinstance(found("a.sh", words), Server) is priced
+    server = found("a.sh", words)
+    assert isinstance(server, Server)
+    assert (not server.unpriced) is priced
 
 
 @pytest.mark.parametrize(

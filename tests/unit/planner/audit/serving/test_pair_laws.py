@@ -124,7 +124,8 @@ def test_a_cache_on_the_host_makes_no_pool() -> None:
         text = f'{serve} \'{{"kv_connector":"{connector}","kv_role":"kv_both"}}\''
         reading = read_texts({"serve.sh": text})
         server = server_of(reading, model=None, gpu="h100-sxm")
-        assert isinstance(server, Server) is is_whole, connector
+        assert isinstance(server, Server)
+        assert server.is_half is not is_whole, connector
 
 
 LOOPS = """MODEL=meta-llama/Llama-3.1-8B-Instruct

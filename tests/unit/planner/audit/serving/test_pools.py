@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -80,6 +81,60 @@ def test_both_pools_are_read_with_their_workers(text: str, name: str, prefill_wo
     assert (pools.prefill.replicas, pools.prefill.layout.label) == (prefill_workers, "tp1")
     assert (pools.decode.replicas, pools.decode.layout.label) == (1, "tp2")
     assert pools.num_gpus == prefill_workers + 2
+
+
+def test_flags_whose_names_speak_of_a_phase_add_no_workers() -> None:
+    """A chunk of four digits is no port of a router, nor is where a prefill worker meets others."""
+    chunks = SGLANG.replace("--tp 2", "--tp 2 --chunked-prefill-size 8192 --max-prefill-tokens 16384")
+    for text in (chunks, SGLANG.replace("127.0.0.1:30000 ", "127.0.0.1:30000 8998 ")):
+        pools = pools_of({"serve.sh": text}, {}, model=None, gpu="h100-sxm")
+        assert isinstance(pools, Pools)
+        assert (pools.prefill.replicas, pools.decode.replicas) == (1, 1)
+
+
+DYNAMO_COMMANDS = """python -m dynamo.frontend --http-port 8000 &
+CUDA_VISIBLE_DEVICES=0 python -m dynamo.vllm --model Qwen/Qwen3-32B &
+CUDA_VISIBLE_DEVICES=1 python -m dynamo.vllm --model Qwen/Qwen3-32B --is-prefill-worker &
+"""
+
+
+def test_workers_that_register_listen_at_no_port_of_requests() -> None:
+    """Workers of Dynamo are found by its runtime; commands of the engine itself share the usual port."""
+    pools = pools_of({"serve.sh": DYNAMO_COMMANDS}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert pools.broken == ()
+    own = re.sub(r" --port \d+", "", SGLANG)
+    pools = pools_of({"serve.sh": own}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert [law.certain for law in pools.broken] == [True]
+
+
+SLICES = """kind: DisaggregatedSet
+spec:
+  slices: 3
+  roles:
+    - name: prefill
+      spec:
+        replicas: 2
+        leaderWorkerTemplate:
+          size: 1
+          workerTemplate: {spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-32B,
+            --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}']}]}}
+    - name: decode
+      spec:
+        replicas: 1
+        leaderWorkerTemplate:
+          size: 1
+          workerTemplate: {spec: {containers: [{command: [vllm, serve], args: [Qwen/Qwen3-32B, -tp=2,
+            --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}']}]}}
+"""
+
+
+def test_slices_are_copies_of_all_pools() -> None:
+    """The replicas of a DisaggregatedSet are those of one slice."""
+    pools = pools_of({"set.yaml": SLICES}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.replicas, pools.decode.replicas, pools.num_gpus) == (6, 3, 12)
 
 
 def test_pools_of_two_files_are_put_together() -> None:
@@ -298,3 +353,101 @@ def test_a_graph_of_dynamo_has_workers_of_both_pools() -> None:
     few = pools_of({"disagg.yaml": GRAPH.replace("{gpu: 4}", "{gpu: 2}")}, {}, model=None, gpu=None)
     assert isinstance(few, Pools)
     assert few.decode.beyond_machine
+
+
+NIXL = """vllm serve Qwen/Qwen3-32B -tp 4 --port 8100 --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}' &
+vllm serve Qwen/Qwen3-32B -tp 2 --port 8200 --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}' &
+"""
+
+
+@pytest.mark.parametrize(("release", "refused"), [("0.10.0", True), ("0.20.0", False), ("", False)])
+def test_fewer_ranks_in_decode_are_refused_by_early_releases(release: str, refused: bool) -> None:
+    """An assertion of NIXL in 2025; a pool of as many ranks passes it."""
+    text = f"# vllm {release}\n{NIXL}" if release else NIXL
+    pools = pools_of({"pd.sh": text}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert any("asks of decode as many ranks" in law.why and law.certain for law in pools.broken) == refused
+    alike = pools_of({"pd.sh": text.replace("-tp 2", "-tp 4")}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(alike, Pools)
+    assert not any("ranks" in law.why for law in alike.broken)
+
+
+def test_pools_may_be_of_two_kinds_of_gpu() -> None:
+    """Each is priced on its own: the same decode pool, behind prompts that faster GPUs compute sooner."""
+    load = ServeFlags(
+        concurrency="8", input_tokens="4000", output_tokens="200", input_p99="alike", output_p99="alike"
+    )
+    text = NIXL.replace("-tp 4", "-tp 2")
+
+    def first_token_s(gpu: str) -> float:
+        audit = audited_server_texts({"pd.sh": text}, load, {}, gpu=gpu)
+        assert audit is not None
+        assert audit.prefill is not None
+        assert audit.server is not None
+        assert [audit.prefill.gpu, audit.server.gpu] == (gpu.split(",") * 2)[:2]
+        (judged,) = audit.loads
+        assert judged.running is not None
+        assert (judged.best is None) == ("," in gpu)
+        return judged.running.plan.estimate.ttft.p50_s
+
+    fast, mixed, slow = (first_token_s(gpu) for gpu in ("h100-sxm", "h100-sxm,h20-sxm", "h20-sxm"))
+    assert fast <= mixed < slow
+
+
+def test_the_kinds_of_pools_are_those_of_their_files() -> None:
+    """A comment in the file of each; without one of either no kind is taken for it."""
+    prefill, decode, _ = SGLANG.splitlines()
+    texts = {"p.sh": f"# on H100\n{prefill}", "d.sh": f"# 2 x H20\n{decode}"}
+    pools = pools_of(texts, {}, model=None, gpu=None)
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.gpu, pools.decode.gpu) == ("h100-sxm", "h20-sxm")
+    unknown = pools_of({**texts, "p.sh": prefill, "d.sh": f"# on B200\n{decode}"}, {}, model=None, gpu=None)
+    assert isinstance(unknown, Unknown)
+    assert "--gpu says those of prefill and decode" in unknown.missing[0]
+
+
+STACK = """servingEngineSpec:
+  modelSpec:
+  - name: p
+    repository: registry/vllm-openai
+    tag: v0.20.0
+    modelURL: Qwen/Qwen3-32B
+    replicaCount: 3
+    requestGPU: 1
+    vllmConfig: {maxModelLen: 8192, extraArgs: [--enforce-eager]}
+    lmcacheConfig: {kvRole: kv_producer, enablePD: true}
+  - name: d
+    modelURL: Qwen/Qwen3-32B
+    replicaCount: 1
+    requestGPU: 2
+    vllmConfig: {maxModelLen: 8192, tensorParallelSize: 2, enablePrefixCaching: false}
+    lmcacheConfig: {kvRole: kv_consumer, enablePD: true}
+"""
+
+
+def test_values_of_the_production_stack_have_a_row_for_each_pool() -> None:
+    """The role of its caches tells them apart; rows without roles are servers of whole requests."""
+    pools = pools_of({"values.yaml": STACK}, {}, model=None, gpu="h100-sxm")
+    assert isinstance(pools, Pools)
+    assert (pools.prefill.replicas, pools.prefill.layout.label, pools.prefill.longest) == (3, "tp1", 8192)
+    assert (pools.decode.replicas, pools.decode.layout.label, pools.decode.version) == (1, "tp2", "")
+    assert (pools.prefill.version, pools.prefill.graph_batch) == ("0.20.0", 0)
+    assert (
+        pools_of({"values.yaml": re.sub("kvRole: [a-z_]+, ", "", STACK)}, {}, model=None, gpu="h100-sxm")
+        is None
+    )
+
+
+def test_one_pool_alone_has_a_start_and_no_load() -> None:
+    """What its own command says is judged: its memory, its flags; what it carries hangs on the other."""
+    command = SGLANG.splitlines()[0].replace("&", "--context-length 8192")
+    audit = audited_server_texts({"p.sh": command}, ServeFlags(concurrency="4"), {}, gpu="h100-sxm")
+    assert audit is not None
+    assert audit.start is not None
+    assert (audit.start.starts, audit.loads) == (True, ())
+    assert audit.missing == ("the files of both pools: these start one of two",)
+    wrong = audited_server_texts(
+        {"p.sh": f"{command} --tp 7"}, ServeFlags(concurrency="4"), {}, gpu="h100-sxm"
+    )
+    assert wrong is not None
+    assert wrong.fits is False

@@ -3,6 +3,7 @@
 import pytest
 
 from planner.audit.read import read_texts
+from planner.audit.serving.copies import with_copies
 from planner.audit.serving.server import Server, server_of
 
 APPLICATIONS = """applications:
@@ -27,6 +28,25 @@ def test_llm_configs_are_a_server_of_vllm(text: str) -> None:
     assert isinstance(server, Server)
     assert (server.engine, server.model.name, server.gpu) == ("vllm", "qwen2.5-32b", "l40s")
     assert (server.layout.tp, server.longest) == (8, 8192)
+
+
+GROUPS = """  rayClusterConfig:
+    workerGroupSpecs:
+    - groupName: gpus
+      replicas: 2
+      template: {spec: {containers: [{resources: {limits: {nvidia.com/gpu: "8"}}}]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "copies"), [("", 1), ("          deployment_config: {num_replicas: 3}\n", 3)]
+)
+def test_hosts_of_a_ray_cluster_are_no_copies(extra: str, copies: int) -> None:
+    """A group's replicas are hosts on which one server lies; copies are the deployment's own."""
+    text = SERVICE.replace("          engine_kwargs", f"{extra}          engine_kwargs") + GROUPS
+    server = server_of(read_texts({"serve.yaml": text}), model=None, gpu=None)
+    assert isinstance(server, Server)
+    assert with_copies(server, {"serve.yaml": text}, {}).replicas == copies
 
 
 def test_a_line_of_an_inner_configuration_is_that_of_the_file() -> None:
