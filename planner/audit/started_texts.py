@@ -1,4 +1,4 @@
-"""Files as what they start: templates filled, and containers that are told by variables as their commands."""
+"""Files as what they start: templates filled, containers and workspaces as the commands that they start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from planner.audit.container_variables import script_of_container
+from planner.audit.kaito import script_of_workspace
 from planner.formats.kinds import kind_of
 from planner.formats.settings import Scalar
 from planner.formats.structured import yaml_settings
@@ -24,7 +25,7 @@ def as_started(texts: Mapping[str, str]) -> dict[str, str]:
     templates = [name for name, text in small.items() if _fills(name, text)]
     values = _values(small) if templates else {}
     result = {**texts, **{name: filled(small[name], values) for name in templates}}
-    scripts = {name: script_of_container(result[name]) for name in small}
+    scripts = {name: script_of_container(result[name]) or script_of_workspace(result[name]) for name in small}
     return {**result, **{name: script for name, script in scripts.items() if script}}
 
 

@@ -229,3 +229,34 @@ def test_tensorrt_llm_without_a_table_of_graphs_has_none(table: str, batch: int 
     text = PARTITION.replace("pp_partition: {}", table).replace("--pp_size 4", "--tp_size 4")
     server = _server({"serve.sh": text})
     assert (server.graph_batch, bool(server.slow)) == (batch, batch == 0)
+
+
+WORKSPACE = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: params}
+data:
+  inference_config.yaml: |
+    vllm: {max-model-len: 8192, max-num-seqs: 64, enable-prefix-caching: false}
+---
+apiVersion: kaito.sh/v1beta1
+kind: Workspace
+resource: {count: 2, instanceType: "Standard_NC96ads_A100_v4"}
+inference:
+  preset: {name: Qwen/Qwen3-32B}
+  config: params
+"""
+
+
+def test_a_workspace_of_kaito_splits_over_its_machines() -> None:
+    """Tensor ranks in a machine, stages over machines, and the options of its table."""
+    server = server_of(read_texts({"w.yaml": WORKSPACE}), model=None, gpu=None)
+    assert isinstance(server, Server)
+    assert (server.layout.tp, server.layout.pp, server.gpu) == (4, 2, "a100-pcie-80gb")
+    assert (server.longest, server.max_batch, server.model.name) == (8192, 64, "qwen3-32b")
+
+
+def test_a_machine_that_nobody_knows_is_no_gpu() -> None:
+    """Its GPUs are a degree that only a run knows, and not one."""
+    text = WORKSPACE.replace("NC96ads_A100_v4", "NC7_X")
+    unknown = server_of(read_texts({"w.yaml": text}), model=None, gpu=None)
+    assert "tensor parallel degree" in unknown.missing[0]  # type: ignore[union-attr]  # no server
