@@ -14,7 +14,7 @@ from planner.analysis.serving.autoscale import ScalingPolicy, ScalingRun, autosc
 from planner.serving.plan import ServingPlan
 from planner.serving.search import replica_capacity_per_s
 from topology.base.errors import InputError
-from topology.base.units import HOUR, MINUTE
+from topology.base.units import HOUR, MINUTE, format_seconds, three_digits
 from topology.builders import default_cluster
 
 SHORT_QUEUE, LONG_QUEUE = 2.0, 8.0
@@ -48,7 +48,7 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolic
         rows=tuple(
             (
                 name,
-                f"{run.gpu_hours:.1f}",
+                three_digits(run.gpu_hours),
                 format_usd(run.usd),
                 f"{100 * run.missed_share:.2f} %",
                 f"{100 * run.utilisation:.0f} %",
@@ -60,10 +60,10 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolic
     chosen_name, chosen = min(
         runs[1:], key=lambda pair: (pair[1].missed_share > max(base.missed_share, 0.01), pair[1].gpu_hours)
     )
-    saved, hours = 1 - chosen.gpu_hours / base.gpu_hours, base.time_s[-1] / HOUR
+    saved, lasts = 1 - chosen.gpu_hours / base.gpu_hours, format_seconds(base.time_s[-1])
     name = plan.request.model.name
     return Answer(
-        headline=f"{name} over {hours:.1f} hours: {chosen_name} saves {100 * saved:.0f} % of the GPU hours",
+        headline=f"{name} over {lasts}: {chosen_name} saves {100 * saved:.0f} % of the GPU hours",
         sections=(table, _hours(chosen_name, chosen)),
         document=lambda: json_text({name: _document(run) for name, run in runs}),
         records=tuple(_hour_records(chosen)),

@@ -122,7 +122,8 @@ def _configuration(plan: ServingPlan) -> Facts:
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
         pairs.append(("as measured", f"{best.label}: {best.num_gpus} GPUs, {served}, {best.why}"))
-    proof = f"{plan.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
+    proof = f"{plan.certainty} in {format_seconds(plan.search_time_s)}"
+    proof += f", of {optimality.scope}" if plan.estimate.limits else ""
     pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
 
