@@ -317,6 +317,11 @@ def server_of(
             "(--mem-fraction-static): none is given, and the engine computes one by a rule of its own"
         )
     version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
+    if not version:
+        assumed.append(
+            f"the engine is of release {engine.release}: no file states one (a tag such as latest does not), "
+            "and memory depends on it"
+        )
     unread = _unread(reading, version)
     assumed += unread.notes
     beyond, idle = compared_with_machine(reading, replicas * layout.num_gpus)

@@ -18,6 +18,7 @@ from costmodel.serving.memory import (
     draft_weights_bytes,
     kv_bytes_per_token,
     kv_capacity_tokens,
+    latent_copies_bytes,
     memory_breakdown,
     weights_bytes,
 )
@@ -41,9 +42,11 @@ def deployed(name: str = "70b", gpu: str = "h100-sxm", **layout: int) -> Deploym
 
 @pytest.mark.parametrize("name", ["8b", "70b", "mixtral-8x22b", "deepseek-v3", "gpt-oss-120b"])
 def test_weights_on_one_gpu_are_the_parameters_of_the_model(name: str) -> None:
-    """Unsplit, two bytes a parameter (norms and a router's bias apart: a thousandth)."""
+    """Unsplit, two bytes a parameter (norms and a router's bias apart: a thousandth), and copies for latents."""
     tied = model(name).tie_word_embeddings
-    assert weights_bytes(deployed(name)) == pytest.approx(2 * parameter_count(model(name)), rel=1e-3)
+    copies = model(name).num_layers * latent_copies_bytes(deployed(name))
+    expected = 2 * parameter_count(model(name)) + copies
+    assert weights_bytes(deployed(name)) == pytest.approx(expected, rel=1e-3)
     assert not tied
 
 
