@@ -12,9 +12,11 @@ tokens of a request's decode step; b, e, c of `GraphMemory`.
 from __future__ import annotations
 
 from costmodel.serving.deployment import Deployment, layers_of_stages
+from topology.hardware.datasheets import generation_of
 
 MOST_CAPTURED = 512
 """Tokens of the largest graph, unless a server is told (vLLM v0.20 to v0.33, config/vllm.py)."""
+_SEVERAL_TOKENS = ("9.0", "10.0", "10.3")
 _STEPS = ((8, 8), (256, 16))
 
 
@@ -29,16 +31,30 @@ def captured_sizes(most: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
-def captured_graphs(requests: int, width: int, most: int = MOST_CAPTURED) -> int:
-    """Graphs of steps in pieces, up to 2·s·w tokens, and of whole decode steps, up to s·w.
+def captured_graphs(requests: int, width: int, most: int = MOST_CAPTURED, *, whole: bool = True) -> int:
+    """Graphs of steps in pieces, up to 2·s·w tokens, and of `whole` decode steps, up to s·w.
 
     Logs of 0.19 to 0.26 print 51 and 35 of 256 requests, 35 and 19 of 128, 1 and 1 where one is the most.
 
     >>> captured_graphs(256, 1), captured_graphs(128, 1), captured_graphs(1, 1, 1)
     (86, 54, 2)
+    >>> captured_graphs(2, 4, whole=False)
+    5
     """
     tokens = requests * width
-    return len(captured_sizes(min(2 * tokens, most))) + len(captured_sizes(min(tokens, most)))
+    pieces = len(captured_sizes(min(2 * tokens, most)))
+    return pieces + len(captured_sizes(min(tokens, most))) * whole
+
+
+def captures_whole_steps(deployment: Deployment) -> bool:
+    """Whether graphs hold whole decode steps, of several tokens a request where it is drafted for.
+
+    An eight-bit cache of other GPUs than Hopper's and B200's is FlashInfer's, whose graphs take one token a
+    request: "FULL_AND_PIECEWISE is not supported with spec-decode" (logs of RTX 3090 and RTX 5090).
+    """
+    built, compressed = generation_of(deployment.hierarchy.gpu), deployment.model.compression is not None
+    several = built.compute_capability in _SEVERAL_TOKENS or compressed or built.maker != "nvidia"
+    return several or not deployment.draft_tokens or deployment.kv_dtype != "fp8"
 
 
 def graphs_bytes(deployment: Deployment, max_batch: float) -> float:
@@ -71,7 +87,8 @@ def graphs_bytes(deployment: Deployment, max_batch: float) -> float:
         return 0.0
     width = 1 + deployment.draft_tokens
     most = MOST_CAPTURED if stack.graph_batch is None else stack.graph_batch * width
-    graphs = captured_graphs(int(max_batch / layout.attention_dp), width, min(most, MOST_CAPTURED))
+    requests, whole = int(max_batch / layout.attention_dp), captures_whole_steps(deployment)
+    graphs = captured_graphs(requests, width, min(most, MOST_CAPTURED), whole=whole)
     layers, stage = layers_of_stages(deployment), deployment.stage
     held = max(layers) if stage is None else layers[stage]
     each = counted.shared_layer_bytes if layout.stage_gpus > 1 else counted.layer_bytes

@@ -20,7 +20,7 @@ from costmodel.models.attention import LatentAttention
 from costmodel.models.compressed_attention import CompressedAttention, reach_of
 from costmodel.models.parameters import encoder_parameters, norm_parameters, norms_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES
-from costmodel.models.spec import LayerKind, layer_runs
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.adapters import adapters_layer_bytes
@@ -55,7 +55,30 @@ def weights_bytes(deployment: Deployment) -> float:
 
     Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
     split over tp; a tied matrix is stored once without a pipeline). Of a stage that is looked at, its own.
+    Each rank has the tables of positions, which engines load with them.
     """
+    return _matrices_bytes(deployment) + positions_bytes(deployment.model)
+
+
+def positions_bytes(model: ModelSpec) -> float:
+    """Bytes of the cosines and sines of all positions that a model takes, whole on every rank.
+
+    One number a rotated dimension, in bf16; of compressed keys in float32 (vLLM and SGLang,
+    DeepseekV4ScalingRotaryEmbedding). Layers of another base have a table of their own. A log of Llama-3.1-8B
+    prints 15.0 GiB, for 14.96 of parameters.
+
+    >>> from costmodel.models.catalog import model
+    >>> [round(positions_bytes(model(name)) / 2**30, 3) for name in ("llama-3.1-8b", "deepseek-v4-flash")]
+    [0.031, 0.5]
+    """
+    compressed, attention = model.compression is not None, model.attention
+    turned = getattr(attention, "rotary_dim", model.head_dim * model.rotary.fraction)
+    tables = 2 if compressed or model.rotary.sliding_theta is not None else 1
+    return model.max_sequence_length * turned * tables * (FLOAT_BYTES if compressed else HALF_BYTES)
+
+
+def _matrices_bytes(deployment: Deployment) -> float:
+    """The same without tables of positions."""
     model, layout, stage = deployment.model, deployment.layout, deployment.stage
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp

@@ -181,8 +181,8 @@ def test_the_ledger_is_kept() -> None:
     assert median(weights) <= WEIGHTS
     assert sum(error <= WEIGHTS for error in weights) >= len(weights) - 1  # DeepSeek-R1 in stages: 1.9 %
     assert median(tokens) <= TOKENS
-    # A T4 and DeepSeek-Coder-V2 of vLLM 0.4 and 0.5 hold far less; GLM-5.2 states no split.
-    assert sum(error <= TOKENS for error in tokens) >= len(tokens) - 3
+    # A T4 and DeepSeek-Coder-V2 of vLLM 0.4 and 0.5 hold far less, DeepSeek-V4-Flash 9 %; GLM-5.2 states no split.
+    assert sum(error <= TOKENS for error in tokens) >= len(tokens) - 4
     assert sum(error <= TOKENS_OF_MOST for error in tokens) >= 8
     assert judged >= 8
     assert len(wrong) <= 1, wrong
@@ -204,7 +204,9 @@ def _cache_format(row: Mapping[str, str]) -> str:
 
 
 STATED = {
-    "https://github.com/vllm-project/vllm/issues/51041": " --gpu-memory-utilization 0.95 " + MTP.format(1),
+    "https://github.com/vllm-project/vllm/issues/51041": (
+        " --gpu-memory-utilization 0.95 --max-num-seqs 32 --max-num-batched-tokens 8192 " + MTP.format(1)
+    ),
     "https://github.com/noonghunna/club-3090/issues/1087": (
         " --max-model-len 262144 --kv-cache-dtype fp8 --max-num-batched-tokens 8192 --max-num-seqs 2 "
         + MTP.format(3)
