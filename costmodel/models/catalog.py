@@ -18,12 +18,13 @@ from costmodel.models.names import (
     spellings,
     stated_sizes,
     stated_versions,
+    states_nvfp4,
     weight_format,
 )
 from costmodel.models.positions import positions_of, siblings_alike
 from costmodel.models.sizes import WeightFormat
 from costmodel.models.spec import ModelSpec
-from costmodel.models.stored import known_checkpoint
+from costmodel.models.stored import NVFP4_GROUP, known_checkpoint
 from costmodel.models.tower import Tower
 from topology.base.errors import AmbiguousNameError, InputError, UnknownNameError, shown
 from topology.base.names import matches, normalize, suggest, words
@@ -285,6 +286,8 @@ def _in_format(spec: ModelSpec, name: str) -> ModelSpec:
     if known := known_checkpoint(name):
         heads = known.num_key_value_heads or spec.num_key_value_heads
         spec = replace(spec, stored=known.stored, num_key_value_heads=heads)
+    if states_nvfp4(name) and not spec.stored.group:
+        spec = replace(spec, stored=replace(spec.stored, group=NVFP4_GROUP))
     if positions := positions_of(name):
         spec = replace(spec, max_sequence_length=positions)
     return replace(spec, weight_format=stated) if stated else spec

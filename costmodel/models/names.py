@@ -119,6 +119,15 @@ def weight_format(name: str) -> WeightFormat:
     return stated[-1] if stated else ""
 
 
+def states_nvfp4(name: str) -> bool:
+    """Whether the four bits that the name says are NVFP4's, with a scale to sixteen weights.
+
+    >>> states_nvfp4("nvidia/GLM-5.2-NVFP4"), states_nvfp4("gpt-oss-120b-mxfp4")
+    (True, False)
+    """
+    return bool({"nvfp4", "nvfp4a16"} & {word.lower() for word in _SPLIT.split(bare(name))})
+
+
 def stated_sizes(name: str) -> frozenset[str]:
     """Sizes that a name states: in all, of those that a token meets (``a3b``), and by experts (``8x7b``).
 

@@ -28,7 +28,7 @@ class StoredParts:
         experts: Routed experts.
         edge_layers: First layers, and as many last ones, that are not quantised at all.
         weight_bytes: Of a quantised weight with its scales; 0 is usual of the format.
-        group: Weights along the inputs that share a scale (AWQ, GPTQ); 0 where none are stated.
+        group: Weights along the inputs that share a scale (AWQ, GPTQ, NVFP4); 0 where none are stated.
         block: Side of the blocks of weights that share a scale; 0 where its scales are not of blocks.
     """
 
@@ -49,6 +49,8 @@ class StoredParts:
         return formats[part]
 
 
+NVFP4_GROUP = 16
+"""Weights that share a scale of NVFP4, of eight bits; of MXFP4 32."""
 AS_NAMED = StoredParts()
 """A checkpoint that is quantised throughout."""
 

@@ -311,11 +311,13 @@ def is_as_published(deployment: Deployment) -> bool:
 
 
 def stored_bytes(deployment: Deployment, part: PartName) -> float:
-    """Bytes of one stored weight of a part, as its checkpoint has it."""
-    dtype, stated = dtype_of(deployment, part), deployment.model.stored.weight_bytes
-    if stated and dtype == deployment.weights and is_as_published(deployment):
-        return stated
-    return weight_bytes(dtype)
+    """Bytes of one stored weight of a part, as its checkpoint has it: in fp4 a scale's byte to a group."""
+    dtype, stored = dtype_of(deployment, part), deployment.model.stored
+    if dtype != deployment.weights or not is_as_published(deployment):
+        return weight_bytes(dtype)
+    if dtype == "fp4" and stored.group:
+        return _WEIGHT_BYTES[dtype] + 1 / stored.group
+    return stored.weight_bytes or weight_bytes(dtype)
 
 
 def weight_bytes(dtype: str) -> float:

@@ -47,6 +47,9 @@ class CompressedPages:
         heavy_state_tokens: The same of entries that all later tokens see.
         alignment_bytes: To whose multiples pages of eight-bit entries and of states are filled up.
         nvidia_cache_dtype: The one format of entries that its layers take on GPUs of NVIDIA; "" is any.
+        query_heads: Numbers of query heads that its kernels take; a rank's are filled up to the next. Empty
+            if they take any.
+        filled_on: Compute capabilities of GPUs with these kernels.
     """
 
     tokens: int
@@ -55,6 +58,29 @@ class CompressedPages:
     heavy_state_tokens: int
     alignment_bytes: int
     nvidia_cache_dtype: Literal["", "fp8"] = ""
+    query_heads: tuple[int, ...] = ()
+    filled_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphMemory:
+    """What a profile counts of captured graphs (`serving.graph_memory`), from a version on.
+
+    Attributes:
+        since: The first version of which this holds.
+        base_bytes: Of the first graph of each kind, whatever it holds.
+        expert_bytes: The same more of a mixture of experts.
+        layer_bytes: Of a layer of one graph, where a replica is one GPU.
+        shared_layer_bytes: The same where graphs hold collectives of several GPUs.
+        counts_plain: Whether those of models without experts and states are counted.
+    """
+
+    since: str
+    base_bytes: float
+    expert_bytes: float
+    layer_bytes: float
+    shared_layer_bytes: float
+    counts_plain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +89,7 @@ class ServingStack:
 
     Attributes:
         name: The name users give to ``--engine``.
+        release: The one whose rules hold where none is stated.
         mixed: Prompt tokens and decoding requests share a step (otherwise prompts run alone, first).
         chunked: A prompt may span several steps.
         lagged: The next step is prepared while one runs, so a step's tokens are seen one step later.
@@ -95,11 +122,12 @@ class ServingStack:
         fp4_tiles_since: First version with `fp4_tiles`; empty if every version has them.
         latent_cache_since: First version that caches latents; before, every head's keys and values.
         caches_latents: Whether this version does.
-        workspace_bytes: What the engine counts of one GPU beside weights, activations and cache:
-            communicators, buffers of kernels, captured graphs; where it starts from free memory, the CUDA
-            context too.
+        copies_latents: It keeps what latents are multiplied by once more, in bf16, where it caches them.
+        workspace_bytes: What the engine counts of one GPU beside weights, activations, graphs and cache:
+            communicators, buffers of kernels; where it starts from free memory, the CUDA context too.
         pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
         lone_workspace_bytes: The same of a replica of one GPU, which communicates with none.
+        compressed_workspace_bytes: The least of it on several GPUs where keys are compressed.
         earlier_workspace_bytes: `workspace_bytes` of earlier versions, each with the version that ended it.
         sampled_logit_bytes: Most bytes of one logit while a full batch is sampled, as its profile run does.
         earlier_sampled_logit_bytes: The same of earlier versions, each with the version that ended it.
@@ -153,6 +181,7 @@ class ServingStack:
     """
 
     name: str
+    release: str
     mixed: bool
     chunked: bool
     lagged: bool
@@ -176,6 +205,7 @@ class ServingStack:
     fp4_tiles_since: str = ""
     latent_cache_since: str = ""
     caches_latents: bool = True
+    copies_latents: bool = False
     workspace_bytes: float
     host_s: float
     scheduling_s: float
@@ -217,6 +247,7 @@ class ServingStack:
     adapter_ranks: tuple[int, ...] = ()
     pcie_workspace_bytes: float | None = None
     lone_workspace_bytes: float | None = None
+    compressed_workspace_bytes: float = 0.0
     earlier_workspace_bytes: tuple[tuple[str, float], ...] = ()
     sampled_logit_bytes: float
     earlier_sampled_logit_bytes: tuple[tuple[str, float], ...] = ()
@@ -229,6 +260,8 @@ class ServingStack:
     earlier_loader_scale_bytes: float = 0.0
     loader_scale_since: str = ""
     widens_output_groups: bool = False
+    graphs: tuple[GraphMemory, ...] = ()
+    """What its profile counts of graphs, oldest first; empty if it counts none."""
     defaults: tuple[SchedulerDefault, ...] = ()
     earlier_defaults: tuple[SchedulerDefault, ...] = ()
     """What versions before `earlier_defaults_before` take."""
@@ -324,6 +357,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     workspace = _as_of(version, stack.earlier_workspace_bytes, stack.workspace_bytes)
     logit = _as_of(version, stack.earlier_sampled_logit_bytes, stack.sampled_logit_bytes)
     stack = replace(stack, workspace_bytes=workspace, sampled_logit_bytes=logit)
+    graphs = tuple(row for row in stack.graphs if not is_before(version, row.since))
+    stack = replace(stack, graphs=graphs)
     if is_before(version, stack.loader_scale_since):
         stack = replace(stack, loader_scale_bytes=stack.earlier_loader_scale_bytes)
     if is_before(version, stack.sums_peaks_before):

@@ -16,9 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.attention import LatentAttention
+from costmodel.models.compressed_attention import CompressedAttention, reach_of
 from costmodel.models.parameters import encoder_parameters, norm_parameters, norms_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES
-from costmodel.models.spec import LayerKind, layer_runs
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
 from costmodel.models.streams import BLOCKS, connection_parameters
 from costmodel.parallel.divisions import HEADS
 from costmodel.serving.adapters import adapters_layer_bytes
@@ -34,11 +36,12 @@ from costmodel.serving.deployment import (
     stored_bytes,
     weight_bytes,
 )
+from costmodel.serving.graph_memory import graphs_bytes
 from costmodel.serving.mixers import kept_bytes, mixer_parameters_of_rank
 from costmodel.serving.pages import paged_request_bytes
 from costmodel.updates.offload import LINK_EFFICIENCY
 from topology.base.errors import InputError
-from topology.hardware.datasheets import allocatable_bytes, gpu_sheets
+from topology.hardware.datasheets import allocatable_bytes, generation_of, gpu_sheets
 
 MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by default, on large GPUs
 MOST_EXPERT_TOKENS = 32768
@@ -52,7 +55,30 @@ def weights_bytes(deployment: Deployment) -> float:
 
     Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
     split over tp; a tied matrix is stored once without a pipeline). Of a stage that is looked at, its own.
+    Each rank has the tables of positions, which engines load with them.
     """
+    return _matrices_bytes(deployment) + positions_bytes(deployment.model)
+
+
+def positions_bytes(model: ModelSpec) -> float:
+    """Bytes of the cosines and sines of all positions that a model takes, whole on every rank.
+
+    One number a rotated dimension, in bf16; of compressed keys in float32 (vLLM and SGLang,
+    DeepseekV4ScalingRotaryEmbedding). Layers of another base have a table of their own. A log of Llama-3.1-8B
+    prints 15.0 GiB, for 14.96 of parameters.
+
+    >>> from costmodel.models.catalog import model
+    >>> [round(positions_bytes(model(name)) / 2**30, 3) for name in ("llama-3.1-8b", "deepseek-v4-flash")]
+    [0.031, 0.5]
+    """
+    compressed, attention = model.compression is not None, model.attention
+    turned = getattr(attention, "rotary_dim", model.head_dim * model.rotary.fraction)
+    tables = 2 if compressed or model.rotary.sliding_theta is not None else 1
+    return model.max_sequence_length * turned * tables * (FLOAT_BYTES if compressed else HALF_BYTES)
+
+
+def _matrices_bytes(deployment: Deployment) -> float:
+    """The same without tables of positions."""
     model, layout, stage = deployment.model, deployment.layout, deployment.stage
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
@@ -122,7 +148,8 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     mixer = mixer_parameters_of_rank(deployment, kind) * stored_bytes(deployment, "attention")
     fixed = mixer + norms_of(model, kind) * norm_parameters(model, model.hidden_size) * NORM_BYTES
     fixed += BLOCKS * connection_parameters(model.hidden_size, model.residual_streams) * FLOAT_BYTES
-    fixed += widened_outputs_bytes(deployment)
+    fixed += widened_outputs_bytes(deployment) + latent_copies_bytes(deployment)
+    fixed += wide_entries_bytes(deployment, kind)
     narrow = stored_bytes(deployment, "shared" if block.copies else "mlp")
     held = block.expert_parameters * (1 + deployment.expert_copies / max(model.num_experts, 1))
     wide = stored_bytes(deployment, "experts") * tile_share(deployment) + loader_scales_bytes(deployment)
@@ -168,16 +195,18 @@ def encoder_step_bytes(deployment: Deployment, token_budget: int) -> float:
 def step_bytes(deployment: Deployment, token_budget: int) -> float:
     """Bytes of activations at the widest place of a step of `token_budget` tokens of an attention rank.
 
-    Residual, input and output of a block stay, H each (of n streams n·H before and after). Beside them are in
-    attention queries and outputs, keys and values, in a dense block its two products and theirs, 3·F/tp.
+    Residual, input and output of a block stay, H each. Of n streams n·H stay before and after, and as much
+    twice while they are mixed, in float32; n·H more where a drafter reads them. With that DeepSeek-V4-Flash
+    alone on a B300 takes 3.1 GiB of 8,192 tokens; its log prints 2.99.
+    Beside them are in attention queries and outputs, keys and values, in a dense block its two products and
+    theirs, 3·F/tp.
     Fused expert kernels keep every routed copy of a token, of all ranks that gather their tokens, until they
     are summed: k·max(2·F/t, H) and k·F/t, of at most `MOST_EXPERT_TOKENS` tokens at once.
     """
     model, layout = deployment.model, deployment.layout
     n, H = model.residual_streams, model.hidden_size
-    stays = (3 if n == 1 else 2 * n + 2) * H
-    keys = 2 * model.attention.cached_numbers(layout.tp)
-    widest = token_budget * (2 * model.query_size / layout.tp + keys)
+    stays = (3 if n == 1 else 4 * n + 2 + n * (deployment.draft_tokens > 0)) * H
+    widest = token_budget * _attention_numbers(deployment)
     for mlp in dict.fromkeys(run.kind.mlp for run in layer_runs(model)):
         block = model.feed_forward(mlp)
         if not block.copies:
@@ -191,12 +220,60 @@ def step_bytes(deployment: Deployment, token_budget: int) -> float:
     return (token_budget * stays + widest) * HALF_BYTES + scores
 
 
+def _attention_numbers(deployment: Deployment) -> float:
+    """Numbers of two bytes that a token has at the widest place of attention: queries, outputs, keys, values.
+
+    Of compressed keys: queries; outputs, and queries once more, of as many heads as the kernels take; what
+    makes entries, in float32; queries of the indexer, whole on every rank.
+
+    >>> from topology.builders import default_cluster
+    >>> from costmodel.models.catalog import model
+    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.engine import serving_stack
+    >>> deployed = Deployment(
+    ...     model=model("deepseek-v4-flash"),
+    ...     hierarchy=default_cluster("h200-sxm", 8).hierarchy,
+    ...     layout=ServingLayout(tp=8),
+    ...     stack=serving_stack("vllm"),
+    ... )
+    >>> _attention_numbers(deployed) / 512  # heads: 8 queries, 64 filled up and 64 outputs, and 28.25 others
+    164.25
+    """
+    model, tp = deployment.model, deployment.layout.tp
+    numbers = 2 * model.query_size / tp + 2 * model.attention.cached_numbers(tp)
+    attention, filled = model.attention, _filled_heads(deployment)
+    if not isinstance(attention, CompressedAttention):
+        return numbers
+    numbers += 2 * attention.entry_products("sparse") + attention.index_heads * attention.index_head_dim
+    if filled > model.num_attention_heads / tp:
+        numbers += (2 * filled - model.num_attention_heads / tp) * model.head_dim
+    return numbers
+
+
+def _filled_heads(deployment: Deployment) -> float:
+    """Query heads that kernels of compressed keys take on a rank; as many as it has where they take any."""
+    pages, built = deployment.stack.compressed_pages, generation_of(deployment.hierarchy.gpu)
+    heads = deployment.model.num_attention_heads / deployment.layout.tp
+    if pages is None or built.maker != "nvidia" or built.compute_capability not in pages.filled_on:
+        return heads
+    return min((fill for fill in pages.query_heads if fill >= heads), default=heads)
+
+
 def engine_bytes(deployment: Deployment) -> float:
-    """Bytes that the engine itself counts on one GPU: communicators, buffers of kernels, captured graphs.
+    """Bytes that the engine itself counts on one GPU, without its graphs: communicators, buffers of kernels.
 
     Most of it are communicators' buffers over NVLink, which a GPU alone or without such links does not have,
-    however many of these there are. A GPU without a data sheet is taken to have links.
+    however many of these there are. A GPU without a data sheet is taken to have links. Kernels of compressed
+    keys hold more than that on several GPUs, over whatever links.
     """
+    stack, layout = deployment.stack, deployment.layout
+    compressed = deployment.model.compression is not None and layout.num_gpus > 1
+    least = stack.compressed_workspace_bytes if compressed else 0.0
+    return max(_linked_bytes(deployment), least)
+
+
+def _linked_bytes(deployment: Deployment) -> float:
+    """The same by the links of the GPUs."""
     stack, sheet = deployment.stack, gpu_sheets().get(deployment.hierarchy.gpu.name)
     if stack.lone_workspace_bytes is not None and deployment.layout.num_gpus == 1:
         return stack.lone_workspace_bytes
@@ -283,7 +360,8 @@ def memory_breakdown(
     deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
-    cache = _left_bytes(deployment, weights, activations, memory_fraction)
+    beside = engine_bytes(deployment) + graphs_bytes(deployment, max_batch)
+    cache = _left_bytes(deployment, weights, activations, beside, memory_fraction)
     return MemoryBreakdown(
         weights_bytes=weights,
         gradients_bytes=0.0,
@@ -291,7 +369,7 @@ def memory_breakdown(
         activations_bytes=activations,
         kv_cache_bytes=max(cache, 0.0),
         buffers_bytes=0.0,
-        overhead_bytes=engine_bytes(deployment),
+        overhead_bytes=beside,
     )
 
 
@@ -300,20 +378,21 @@ def cache_left_bytes(deployment: Deployment, *, token_budget: int, max_batch: in
     if deployment.layout.is_uneven and deployment.stage is None:
         deployment = scarcest_stage(deployment, token_budget=token_budget, max_batch=max_batch)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
-    return _left_bytes(deployment, weights_bytes(deployment), activations, None)
+    beside = engine_bytes(deployment) + graphs_bytes(deployment, max_batch)
+    return _left_bytes(deployment, weights_bytes(deployment), activations, beside, None)
 
 
 def _left_bytes(
-    deployment: Deployment, weights: float, activations: float, memory_fraction: float | None
+    deployment: Deployment, weights: float, activations: float, beside: float, memory_fraction: float | None
 ) -> float:
-    """Bytes that the engine's memory setting leaves beside these."""
+    """Bytes that the engine's memory setting leaves beside these; `beside` is the engine's own."""
     stack, memory = deployment.stack, allocatable_bytes(deployment.hierarchy.gpu)
     fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
-    held = weights + engine_bytes(deployment)
+    held = weights + beside
     free = memory - held - activations
     return {
         "memory": fraction * memory - held - activations,
-        "static": min(fraction * (memory - engine_bytes(deployment)) - weights, free),
+        "static": min(fraction * (memory - beside) - weights, free),
         "free": fraction * free,
     }[stack.fraction_of]
 
@@ -363,6 +442,45 @@ def widened_outputs_bytes(deployment: Deployment) -> float:
         return 0.0
     width = model.num_attention_heads * model.head_dim * model.compression.output_rank
     return width / deployment.layout.tp * (weight_bytes("bf16") - weight_bytes("fp8"))
+
+
+def wide_entries_bytes(deployment: Deployment, kind: LayerKind) -> float:
+    """Bytes by which a layer's products that make entries, whole on every rank, are wider than its others.
+
+    Checkpoints have them in bf16, engines load them so (vLLM v0.28, deepseek_v4/compressor.py: no
+    quantisation of `fused_wkv_wgate`); queries of the indexer are narrow.
+    """
+    attention = deployment.model.attention
+    if not isinstance(attention, CompressedAttention):
+        return 0.0
+    made = attention.entry_products(reach_of(kind.attention)) * attention.hidden_size
+    return made * max(weight_bytes("bf16") - stored_bytes(deployment, "attention"), 0.0)
+
+
+def latent_copies_bytes(deployment: Deployment) -> float:
+    """Bytes of what a layer's heads multiply latents by, which engines keep once more, in bf16.
+
+    vLLM, MLAAttention.process_weights_after_loading: `W_UK_T` and `W_UV` beside `kv_b_proj`; SGLang,
+    deepseek_v2.post_load_weights: `w_kc` and `w_vc`. a·r·(nope + v)/tp numbers.
+
+    >>> from topology.builders import default_cluster
+    >>> from costmodel.models.catalog import model
+    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.engine import serving_stack
+    >>> deployed = Deployment(
+    ...     model=model("deepseek-r1"),
+    ...     hierarchy=default_cluster("h200-sxm", 8).hierarchy,
+    ...     layout=ServingLayout(tp=8),
+    ...     stack=serving_stack("vllm"),
+    ... )
+    >>> round(61 * latent_copies_bytes(deployed) / 2**30, 3)
+    0.238
+    """
+    attention, stack = deployment.model.attention, deployment.stack
+    if not (isinstance(attention, LatentAttention) and stack.copies_latents and stack.caches_latents):
+        return 0.0
+    heads = attention.num_attention_heads / deployment.layout.tp
+    return heads * attention.rank * (attention.nope_dim + attention.value_head_dim) * weight_bytes("bf16")
 
 
 def _widens_published_fp8(deployment: Deployment) -> bool:

@@ -11,6 +11,8 @@ from topology.base.units import format_bytes
 
 _ROUNDING = 1e-9
 """Share by which a token is taken smaller, so that as many as were printed are whole."""
+_PRINTED = 0.02
+"""Requests by which a concurrency of two decimals may differ from tokens over the longest request."""
 Held = TypeVar("Held", bound=HeldCache)
 
 
@@ -20,7 +22,7 @@ def as_printed(held: Held, log: ServerLog | None) -> Held:
         return held
     longest = int(log.longest or held.longest)
     request = log.request_bytes or held.request_bytes / held.longest * longest
-    cache, tokens = log.cache_bytes, log.cache_tokens
+    cache, tokens = log.cache_bytes, _tokens(log)
     if cache is not None and tokens and log.request_bytes is None:
         request = cache / tokens * longest * (1 - _ROUNDING)
     if cache is None:
@@ -33,6 +35,18 @@ def as_printed(held: Held, log: ServerLog | None) -> Held:
         request_bytes=request,
         kept_bytes=0.0,
     )
+
+
+def _tokens(log: ServerLog) -> float | None:
+    """Tokens of longest requests that a log's cache holds.
+
+    Before v0.22 vLLM printed blocks over groups of layers, which of a hybrid is a share of what requests find
+    there (a Qwen3.5-35B-A3B of v0.18: 729,696 tokens, 10.85 requests of 262,144). Its concurrency counts.
+    """
+    tokens, requests, longest = log.cache_tokens, log.concurrency, log.longest
+    if tokens is None or requests is None or longest is None:
+        return tokens
+    return tokens if abs(tokens / longest - requests) <= _PRINTED else requests * longest
 
 
 def prints_cache(log: ServerLog | None) -> bool:

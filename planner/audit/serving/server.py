@@ -31,7 +31,7 @@ from planner.audit.facts import JobFact, JobFacts, meaning
 from planner.audit.file_names import model_of_names
 from planner.audit.launch import OPTION_FILES
 from planner.audit.read import Reading
-from planner.audit.server_flags import NOTHING_UNREAD, Unread, server_flags, unread_flags
+from planner.audit.server_flags import NOTHING_UNREAD, Unread, unread_flags
 from planner.audit.serving.configured import configured_model
 from planner.audit.serving.degrees import BrokenWord, broken_degrees, read_or_broken
 from planner.audit.serving.graphs import captures_steps, graph_batch, is_level, switches_graphs_off
@@ -294,10 +294,11 @@ def server_of(
     broken: list[BrokenWord] = []
     version = reading.versions.get(_PACKAGES.get(engine.name, engine.name), "")
     tag = "" if version else reading.tags.get(_PACKAGES.get(engine.name, engine.name), "")
-    if tag and (flags := server_flags(reading.family.name)) is not None:
+    if not version:
+        stated = f"the tag {tag} of its image names none" if tag else "no file states one"
         assumed.append(
-            f"{reading.family.name} is the newest release known, {flags.release}: the tag {tag} of its image "
-            "names none (an image of a release, or a comment such as # vLLM 0.11, says another)"
+            f"{reading.family.name} is of the newest release known, {engine.release}: {stated}, and memory "
+            "depends on it (an image of a release, or a comment such as # vLLM 0.11, says another)"
         )
     layout, replicas = read_or_broken(
         lambda: _split(engine.name, version, facts, spec), (_tensor_ranks(facts), 1), broken

@@ -12,7 +12,8 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import Deployment, ServingLayout, layers_of_stages, stage_layers
 from costmodel.serving.engine import serving_stack
-from costmodel.serving.memory import cache_left_bytes, kv_capacity_tokens, weights_bytes
+from costmodel.serving.graph_memory import graphs_bytes
+from costmodel.serving.memory import cache_left_bytes, kv_capacity_tokens, positions_bytes, weights_bytes
 from costmodel.serving.partition import roomiest_layers
 from costmodel.serving.step import round_of, step_times
 from tests.counts import tries
@@ -37,19 +38,23 @@ def deployed(name: str, layers: tuple[int, ...], gpus: tuple[str, ...], *, tp: i
 def held_by_hand(deployment: Deployment) -> float:
     """Tokens that the scarcest stage holds, each stage a replica of its own whose layers are counted out.
 
-    It has communicators as the others have, and samples where it is the last.
+    It has communicators as the others have, and samples where it is the last; graphs are of its layers.
     """
     spec, layout = deployment.model, deployment.layout
     whole = replace(deployment, layout=ServingLayout(tp=layout.tp))
     vocabulary = spec.vocab_size * spec.hidden_size * 2 / layout.tp
     ends = vocabulary * (1 if spec.tie_word_embeddings else 2)
-    layer = (weights_bytes(whole) - ends) / spec.num_layers
+    positions = positions_bytes(spec)
+    layer = (weights_bytes(whole) - ends - positions) / spec.num_layers
+    counted, graphs = whole.stack.graphs[-1], graphs_bytes(whole, STEP["max_batch"])
+    base = counted.base_bytes + counted.expert_bytes * spec.is_moe
+    layer += (graphs - base) / spec.num_layers
     tokens = []
     for place, (layers, gpu) in enumerate(zip(layout.layers, layout.gpus, strict=True)):
         samples = deployment.stack.sampled_logit_bytes * (place == layout.pp - 1)
         stack = replace(deployment.stack, lone_workspace_bytes=None, sampled_logit_bytes=samples)
         alone = replace(whole, hierarchy=default_cluster(gpu, layout.tp).hierarchy, stack=stack)
-        free = cache_left_bytes(alone, **STEP) + weights_bytes(alone)
+        free = cache_left_bytes(alone, **STEP) + weights_bytes(alone) + graphs - base - positions
         end = vocabulary * (place in (0, layout.pp - 1))
         left = free - layers * layer - end
         heads = max(spec.num_key_value_heads / layout.tp, 1)

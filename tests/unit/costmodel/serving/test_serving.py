@@ -18,7 +18,9 @@ from costmodel.serving.memory import (
     draft_weights_bytes,
     kv_bytes_per_token,
     kv_capacity_tokens,
+    latent_copies_bytes,
     memory_breakdown,
+    positions_bytes,
     weights_bytes,
 )
 from costmodel.serving.ops import all_reduce_s, launches_s, linear_s, operations
@@ -41,9 +43,14 @@ def deployed(name: str = "70b", gpu: str = "h100-sxm", **layout: int) -> Deploym
 
 @pytest.mark.parametrize("name", ["8b", "70b", "mixtral-8x22b", "deepseek-v3", "gpt-oss-120b"])
 def test_weights_on_one_gpu_are_the_parameters_of_the_model(name: str) -> None:
-    """Unsplit, two bytes a parameter (norms and a router's bias apart: a thousandth)."""
+    """Unsplit, two bytes a parameter (norms and a router's bias apart: a thousandth).
+
+    Beside them copies for latents, and tables of positions.
+    """
     tied = model(name).tie_word_embeddings
-    assert weights_bytes(deployed(name)) == pytest.approx(2 * parameter_count(model(name)), rel=1e-3)
+    beside = model(name).num_layers * latent_copies_bytes(deployed(name)) + positions_bytes(model(name))
+    expected = 2 * parameter_count(model(name)) + beside
+    assert weights_bytes(deployed(name)) == pytest.approx(expected, rel=1e-3)
     assert not tied
 
 
@@ -335,4 +342,5 @@ def test_heads_of_two_sizes_keep_and_weigh_what_their_layers_have() -> None:
     length = 100_000
     local, wide = 50 * 1024 * 2 * 8 * 256 * 2, 10 * length * 2 * 2 * 512 * 2
     assert length * kv_bytes_per_token(deployment, length) == pytest.approx(local + wide)
-    assert weights_bytes(deployment) == pytest.approx(30.697e9, rel=0.001)
+    parameters = weights_bytes(deployment) - positions_bytes(deployment.model)
+    assert parameters == pytest.approx(30.697e9, rel=0.001)

@@ -98,6 +98,15 @@ def test_what_a_log_prints_beats_the_estimate() -> None:
     assert start.estimate.startswith("on a guessed h100-sxm")
 
 
+def test_a_printed_concurrency_beats_tokens_that_count_groups_of_layers() -> None:
+    """Figures of a Qwen3.5-35B-A3B of vLLM 0.18: 10.85 requests of 262,144 tokens are not 729,696 tokens."""
+    printed = STARTED.replace("4.5 GiB", "55.72 GiB").replace("32,768", "729,696").replace("8,192", "262,144")
+    start = audit(printed.replace("4.00x", "10.85x"), gpu="gb10").start
+    assert start is not None
+    assert start.concurrency == pytest.approx(10.85, abs=0.01)
+    assert start.cache_bytes == pytest.approx(55.72 * GIB)
+
+
 def test_an_error_is_what_is_said_first() -> None:
     """Not the one that points at it; the longest request that fits is the engine's own."""
     found = audit(STOPPED, gpu="rtx-4090")
