@@ -4,10 +4,17 @@ import json
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+import pytest
+
 from app.terminal import progress
+from planner.analysis.serving.fleets import _searched
 from planner.analysis.serving.processes import WORTH_PROCESSES, by_processes
+from planner.questions.flags import ServeFlags
+from planner.questions.serving.understand import understand_serving
 from tests.cli import commands
 from topology.base.decode import unstructure
 
@@ -80,3 +87,32 @@ def test_boards_are_searched_in_turn_where_processes_would_not_pay_or_be_safe() 
         assert each is map
     stop.set()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"rate": "4/s", "ttft": "500ms"},
+        {"rate": "4/s", "mode": "disaggregated"},
+        {"gpus": "8"},
+        {"concurrency": "64", "gpus": "4"},
+        {"concurrency": "64", "gpus": "4", "mode": "auto", "ttft": "2s"},
+        {"trace": "replayed"},
+    ],
+    ids="-".join,
+)
+def test_whatever_a_board_was_searched_for_can_be_sent_back(asked: dict[str, str], tmp_path: Path) -> None:
+    """Every kind of question: what a process found is what it sends."""
+    if "trace" in asked:
+        lines = [f"{0.2 * at},{900 + at},{80 + at % 9}" for at in range(300)]
+        path = tmp_path / "trace.csv"
+        path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *lines]), encoding="utf-8")
+        asked = {"trace": str(path), "gpus": "2"}
+    sizes = {} if "trace" in asked else {"input_tokens": "1000", "output_tokens": "100"}
+    flags = ServeFlags(model="8b", gpu="h100-sxm", weights="bf16")
+    question = understand_serving(replace(flags, **sizes, **asked))
+    for pair in question.requests:
+        found = _searched(pair, trace=question.trace, shown=())
+        again = ForkingPickler.loads(ForkingPickler.dumps(found))
+        assert [one.plan for one in again] == [one.plan for one in found]
+        assert any(one.plan for one in found)
