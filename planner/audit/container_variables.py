@@ -72,13 +72,13 @@ def script_of_container(text: str) -> str:
     >>> script_of_container("option.rolling_batch=trtllm\noption.model_id=a/b")
     ''
     """
-    if _STARTS.search(text) or (found := _variables(text)) is None:
+    if _STARTS.search(text) or (variables := _variables(text)) is None:
         return ""
-    command = _command(text, found.values)
+    command = _command(text, variables.values)
     if not command:
         return ""
     given = text.split("\n")
-    place = max(found.line, 2)
+    place = max(variables.line, 2)
     given += [""] * (place - len(given))
     lines = [f"# {line}".rstrip(" \\") for line in given]
     started = " ".join((*_shown(text), command))
@@ -114,41 +114,43 @@ def _command(text: str, values: Mapping[str, str]) -> str:
     """The command that a container's entry point starts; "" of another engine than vLLM and SGLang."""
     model = next((values[name] for name in _MODELS if name in values), "")
     for prefix, start in (("SM_VLLM_", "vllm serve"), ("SM_SGLANG_", "python3 -m sglang.launch_server")):
-        told = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
-        if told and model:
-            told = {name: value for name, value in told.items() if name not in ("MODEL", "MODEL_PATH")}
+        flags = {
+            name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)
+        }
+        if flags and model:
+            flags = {name: value for name, value in flags.items() if name not in ("MODEL", "MODEL_PATH")}
             named = model if start.startswith("vllm") else f"--model-path {shlex.quote(model)}"
-            return " ".join((start, named, *_flags(told)))
+            return " ".join((start, named, *_flags(flags)))
     batch = values.get("OPTION_ROLLING_BATCH", "").lower()
     options = {name for name in values if name.startswith("OPTION_")}
     if model and options and batch in _OWN_BATCHES and not _OTHER_PROGRAMS.search(text):
         return " ".join(("vllm serve", shlex.quote(model), *_flags(_of_vllm(values, "OPTION_"))))
     profile, image = _PROFILE.fullmatch(values.get("NIM_MODEL_PROFILE", "")), _NIM_IMAGE.search(text)
     if profile is not None and image is not None:
-        told = {"TENSOR_PARALLEL_SIZE": profile["tp"], "PIPELINE_PARALLEL_SIZE": profile["pp"] or "1"}
-        told |= _of_vllm(values, "NIM_")
+        flags = {"TENSOR_PARALLEL_SIZE": profile["tp"], "PIPELINE_PARALLEL_SIZE": profile["pp"] or "1"}
+        flags |= _of_vllm(values, "NIM_")
         precision = {"fp8": "-FP8", "nvfp4": "-NVFP4", "fp4": "-NVFP4"}.get(profile["dtype"], "")
         extra = values.get("NIM_PASSTHROUGH_ARGS", "")
-        return " ".join(("vllm serve", f"{image['model']}{precision}", *_flags(told), extra)).strip()
+        return " ".join(("vllm serve", f"{image['model']}{precision}", *_flags(flags), extra)).strip()
     return ""
 
 
 def _of_vllm(values: Mapping[str, str], prefix: str) -> dict[str, str]:
     """Variables of a prefix that are flags of vLLM, by their flags; others are the container's own."""
-    flags = server_flags("vLLM")
-    known = frozenset[str]() if flags is None else flags.all
-    told = {}
+    parser = server_flags("vLLM")
+    known = frozenset[str]() if parser is None else parser.all
+    options = {}
     for name, value in values.items():
         bare = "TENSOR_PARALLEL_DEGREE" if name == "TENSOR_PARALLEL_DEGREE" else name.removeprefix(prefix)
         flag = _SPELLED.get(bare.lower(), bare.lower())
         if (name.startswith(prefix) or name == "TENSOR_PARALLEL_DEGREE") and flag in known - {"model"}:
-            told[flag.upper()] = _DTYPES.get(value, value) if flag == "dtype" else value
-    return told
+            options[flag.upper()] = _DTYPES.get(value, value) if flag == "dtype" else value
+    return options
 
 
-def _flags(told: Mapping[str, str]) -> Iterator[str]:
+def _flags(flags: Mapping[str, str]) -> Iterator[str]:
     """Words of a command; what is false is not said, and only a run knows a degree of all GPUs."""
-    for name, value in told.items():
+    for name, value in flags.items():
         flag = f"--{name.lower().replace('_', '-')}"
         if value.lower() == "false":
             continue

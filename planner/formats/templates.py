@@ -46,14 +46,14 @@ def values_of_tables(settings: Iterable[Setting]) -> dict[str, Scalar]:
     >>> values_of_tables([Setting(name=name, value=value, line=1) for name, value in rows.items()])
     {'tp': 2}
     """
-    found: dict[str, set[Scalar]] = {}
+    values: dict[str, set[Scalar]] = {}
     for setting in settings:
         if not isinstance(setting.value, str) or "{" not in setting.value:
-            found.setdefault(setting.name.rpartition(".")[2], set()).add(setting.value)
+            values.setdefault(setting.name.rpartition(".")[2], set()).add(setting.value)
     return {
         name: value
-        for name, values in found.items()
-        if len(values) == 1 and (value := next(iter(values))) is not None
+        for name, each in values.items()
+        if len(each) == 1 and (value := next(iter(each))) is not None
     }
 
 

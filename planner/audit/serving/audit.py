@@ -468,8 +468,9 @@ def _under(cal: Calibration, server: Server, load: ServedLoad) -> LoadAudit:
         return _without_room(judged, f"the server {now.reason}")
     hits = prefix_words(trace, keeps=server.keeps_prefixes, share=now.cached_share)
     peers, binds = tuple(_peers(cal, server, request, hierarchy, now)), binding(server, now)
-    again = partial(running, cal, server, hierarchy=hierarchy)
-    in_step, now = _in_step(request, load, now, again) if asked.trace is None else (None, now)
+    in_step = None
+    if asked.trace is None:
+        in_step, now = _in_step(request, load, now, partial(running, cal, server, hierarchy=hierarchy))
     judged = replace(
         judged,
         running=now,

@@ -130,11 +130,10 @@ def _commands_of_stack(document: object, text: str) -> dict[str, str]:
     notes = [line for line in text.splitlines() if line.lstrip().startswith("#")]
     scripts = {}
     for role, phase in _ROLES.items():
-        row, told = roles[role], _table(roles[role].get("vllmConfig"))
-        flags = [
-            word for key, flag in _OF_STACK.items() if key in told for word in _flag(key, flag, told[key])
-        ]
-        extra = [str(word) for word in told.get("extraArgs") or ()]
+        row, options = roles[role], _table(roles[role].get("vllmConfig"))
+        named = [(key, flag) for key, flag in _OF_STACK.items() if key in options]
+        flags = [word for key, flag in named for word in _flag(key, flag, options[key])]
+        extra = [str(word) for word in options.get("extraArgs") or ()]
         connector = json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": role})
         words = [*flags, *extra, "--kv-transfer-config", connector]
         gpus = min(whole_or_none(row.get("requestGPU")) or 0, _MOST_GPUS)

@@ -47,7 +47,8 @@ _MOVES = "cache_transceiver_config"
 _PORT = re.compile(r"(?<!\d)(\d{4,5})(?!\d)")
 _PLACES = re.compile(
     r"--(?:static[-_])?(?P<phase>prefill|decode)(?:er|r)?s?"
-    r"(?:[-_](?:ports?|hosts?|urls?|addr(?:ess)?(?:es)?|backends?|servers?|endpoints?|instances?|nodes?))?"
+    r"(?:[-_](?:ports?|hosts?|urls?|addr(?:ess)?(?:es)?|backends?|servers?|endpoints?|instances?|nodes?"
+    r"|workers?(?:[-_]urls?)?))?"
 )
 """Flags by which routers and proxies are told where workers of a phase listen."""
 _PHASE_OF_PLACES = {"prefill": PROMPT_ONLY, "decode": OUTPUT_ONLY}
@@ -263,7 +264,7 @@ def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
     """
     ports: dict[int, set[str]] = {}
     for text in texts:
-        phase, key, told = "", "", False
+        phase, key, is_behind = "", "", False
         for line in text.splitlines():
             if (stated := FILE_OF_ROUTER.match(line)) is not None:
                 key = PROMPT_ONLY if stated["phase"] == "context" else OUTPUT_ONLY
@@ -272,12 +273,12 @@ def _ports_of_routers(texts: Iterable[str]) -> dict[int, str]:
             for word in line.split():
                 if word.startswith("--"):
                     places = _PLACES.fullmatch(word.partition("=")[0])
-                    phase, told = "" if places is None else _PHASE_OF_PLACES[places["phase"]], False
-                found = _PORT.findall(word) if phase or key else []
-                if found and told and word.isdecimal():
+                    phase = "" if places is None else _PHASE_OF_PLACES[places["phase"]]
+                    is_behind = False
+                if phase and is_behind and word.isdecimal():
                     continue  # behind a place: where a prefill worker meets others
-                told = told or ":" in word
-                for port in found:
+                is_behind = is_behind or ":" in word
+                for port in _PORT.findall(word) if phase or key else ():
                     ports.setdefault(int(port), set()).add(phase or key)
             phase = phase if line.rstrip().endswith("\\") else ""
     return {port: phases.pop() for port, phases in ports.items() if len(phases) == 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from costmodel.models.stored import PartName
+from costmodel.parallel.divisions import HEADS
 from costmodel.serving.deployment import Deployment, is_as_published, layers_of_stages, weight_bytes
 from costmodel.serving.engine import at_version, scheduler_default, serving_stack, without_overlap
 from costmodel.serving.held import (
@@ -230,9 +231,10 @@ def start_of(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> S
 def _whole_attention(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> str:
     """That ranks share attention, where each holds a copy of its weights and the server starts without."""
     layout = server.layout
-    if layout.attention_dp == 1 or server.model.num_attention_heads % (layout.tp * layout.attention_dp):
+    ranks = layout.tp * layout.attention_dp
+    if layout.attention_dp == 1 or HEADS.rest(server.model.num_attention_heads, ranks):
         return ""
-    shared = replace(layout, tp=layout.tp * layout.attention_dp, attention_dp=1)
+    shared = replace(layout, tp=ranks, attention_dp=1)
     held = _start_as_given(replace(server, layout=shared), request, hierarchy)
     starts = held.holds and held.concurrency >= 1
     return f"split attention over its ranks, too: tp {shared.tp} without data parallelism" if starts else ""
