@@ -18,7 +18,11 @@ from topology.base.errors import NoFeasiblePlanError
             True,
             "use more GPUs, relax --tpot or --e2e, or ask for a lower rate",
         ),
-        ({"rate": "1/s", "spare": "1"}, False, "use more GPUs, spare fewer (--spare), or ask for a lower rate"),
+        (
+            {"rate": "1/s", "spare": "1"},
+            False,
+            "use more GPUs, spare fewer (--spare), or ask for a lower rate",
+        ),
     ],
 )
 def test_a_refusal_names_what_was_asked_alone(asked: dict[str, str], limits: bool, ways: str) -> None:
