@@ -413,9 +413,11 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
         cause += f"; at {three_digits(job.request_rate_per_s)}/s {what_breaks}" if what_breaks else ""
     else:
         capacity, measured = _ceiling_per_s(request, board)
-        most = f"{'' if measured else 'at most '}{capacity:.3g} requests/s"
+        most = f"{'' if measured else 'at most '}{three_digits(capacity)} requests/s"
         bound = "" if measured else ", a bound: nothing was seen to serve it"
-        cause = f"their capacity within the limits is {most}{bound}"
+        kept = " within the limits" if _limited(job) else ""
+        spared = f" with {request.spare} lost" if request.spare else ""
+        cause = f"their capacity{kept}{spared} is {most}{bound}"
         if capacity and not job.request_rate_per_s and not job.concurrency:  # else it would be the answer
             cause = f"each worker alone carries its part of {most}; together they keep the limits at no load"
     size = f"{request.num_gpus}" if request.num_gpus else f"up to {board.most_gpus}"
@@ -429,17 +431,18 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
     return ServingInfeasible(
         what=f"{size} × {request.gpu} cannot serve {asked}{' within the limits' if _limited(job) else ''}",
         cause=cause,
-        fix=_ways_out(job),
+        fix=_ways_out(job, spare=request.spare),
         capacity_requests_per_s=capacity,
         capacity_is_served=fastest is not None,
     )
 
 
-def _ways_out(job: ServingJob) -> str:
+def _ways_out(job: ServingJob, *, spare: int) -> str:
     """What may be asked instead: other limits only where some were given."""
     relaxed = " or ".join(_limited(job))
     less = "fewer in flight" if job.concurrency else "a lower rate"
     ways = ["use more GPUs", *([f"relax {relaxed}"] if relaxed else []), f"ask for {less}"]
+    ways[1:1] = ["spare fewer (--spare)"] if spare else []
     return f"{', '.join(ways[:-1])}{',' if len(ways) > 2 else ''} or {ways[-1]}"
 
 

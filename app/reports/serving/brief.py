@@ -36,7 +36,9 @@ def _fleet(plan: ServingPlan) -> str:
     """Its replicas, or both pools."""
     pools = [pool for pool in (plan.prefill, plan.decode) if pool is not None]
     workers = " + ".join(f"{pool.workers} × {pool.layout.label}" for pool in pools)
-    return f"{workers}, {plan.mode}, {plan.request.engine}; {plan.kv_dtype} cache"
+    each = " of each pool" if plan.prefill is not None else ""
+    spare = f", {plan.request.spare}{each} to spare" if plan.request.spare else ""
+    return f"{workers}{spare}, {plan.mode}, {plan.request.engine}; {plan.kv_dtype} cache"
 
 
 def _latency(plan: ServingPlan) -> str:

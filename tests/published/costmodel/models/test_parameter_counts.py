@@ -332,6 +332,21 @@ ROUNDED = {
         "huggingface.co/mistralai/Mistral-Large-Instruct-2411: 122.6B, its language model",
     ),
     "iquest-coder-v1-40b": (39.8e9, 1e8, "huggingface.co/IQuestLab/IQuest-Coder-V1-40B-Instruct: 39.8B"),
+    "internvl3-38b": (
+        38.39e9 - 5.63e9,
+        2e7,
+        "huggingface.co/OpenGVLab/InternVL3-38B: 38.39B, of which 5.63B see",
+    ),
+    "intern-s1": (240.7e9 - 5.6e9, 1e8, "huggingface.co/internlm/Intern-S1: 240.7B, of which 5.6B see"),
+    "intern-s1-mini": (
+        8.54e9 - 0.34e9,
+        2e7,
+        "huggingface.co/internlm/Intern-S1-mini: 8.54B, of which 0.34B see",
+    ),
+    "kimi-vl-a3b": (15.96e9, 2e7, "huggingface.co/moonshotai/Moonlight-16B-A3B: 16B, its language model"),
+    "afm-4.5b": (4.62e9, 1e7, "huggingface.co/arcee-ai/AFM-4.5B: 4.62B"),
+    "minicpm-v-4.5": (8.19e9, 1e7, "huggingface.co/Qwen/Qwen3-8B: 8.19B, its language model"),
+    "llava-1.5-7b": (6.74e9, 1e7, "huggingface.co/meta-llama/Llama-2-7b-hf: 6.74B, its language model"),
     "glm-5.3": (743e9, 1e9, "huggingface.co/zai-org/GLM-5.3: 743B"),
 }
 
@@ -372,6 +387,7 @@ WITH_WHAT_SEES = {
     "qwen3-vl-4b": 4_437_815_808,
     "qwen3-vl-8b": 8_767_123_696,
     "internvl3.5-8b": 8_528_318_464,
+    "llava-1.5-7b": 7_063_427_072,
 }
 
 

@@ -31,6 +31,7 @@ PRICED = (
     "nemotron-nano-9b-v2", "nemotron-nano-12b-v2", "granite-3.1-3b-a800m", "granite-3.1-1b-a400m", "minitron-8b",
     "mellum2-12b-a2.5b", "glm-4.1v-9b", "glm-4.5v", "pixtral-12b", "pixtral-large-124b", "iquest-coder-v1-40b",
     "glm-5.3",
+    "internvl3-38b", "intern-s1", "intern-s1-mini", "kimi-vl-a3b", "afm-4.5b", "minicpm-v-4.5",
 )  # fmt: skip
 
 
