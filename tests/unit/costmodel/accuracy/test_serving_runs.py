@@ -622,15 +622,15 @@ def sample(shared_dir: Path) -> list[ServingResult]:
 
 @pytest.mark.slow
 def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: list[ServingResult]) -> None:
-    """Medians of the whole table are 7.0, 21.5, 9.1 and 38 %; a sample of it has a quarter more at most.
+    """Medians of the whole table are 7.0, 21.5, 9.9 and 38 %; a sample of it has a quarter more at most.
 
-    Refused are disaggregated rows without their workers, and replicas over machines that no num_gpus states.
+    It is the first edition, whose pools state neither client nor recipe. Refused are disaggregated rows without their workers, and replicas over machines that no num_gpus states.
     """
     summaries = {s.group: s for s in summarise_serving(sample)}
     aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
     assert aggregated.tpot_median_error < 1.25 * 0.070
     assert aggregated.ttft_median_error < 1.1 * 0.215
-    assert apart.tpot_median_error < 1.25 * 0.091
+    assert apart.tpot_median_error < 1.25 * 0.099
     assert apart.ttft_median_error < 1.25 * 0.375
     refused = {result.reason for result in sample if result.status != "ok"}
     pools = {reason for reason in refused if "of a disaggregated run" in reason}
@@ -701,7 +701,9 @@ def test_of_two_published_splits_the_faster_is_predicted(shared_dir: Path) -> No
 def test_four_of_five_published_runs_lie_within_their_band(shared_dir: Path) -> None:
     """The 80 % bands were taken from models left out; of either mode's sample they cover 70 to 92 %."""
     table = [row for row in read_table(shared_dir / "serving_runs_v2.csv").rows if row["trust"] == "ok"]
-    rows, sample = {row["id"]: row for row in table}, predict_serving_rows(table[::12], CAL)
+    rows, pools = {row["id"]: row for row in table}, [row for row in table if row["mode"] == "disaggregated"]
+    taken = [*[row for row in table if row["mode"] == "aggregated"][::12], *pools[::3]]
+    sample = predict_serving_rows(taken, CAL)
     for mode in ("aggregated", "disaggregated"):
         for name in ("tpot", "ttft"):
             inside = []
