@@ -6,7 +6,7 @@ Tokens before their weights are read, prompts faster than the peak, replicas ove
 from __future__ import annotations
 
 from costmodel.accuracy.checkpoint_names import checkpoint_model
-from costmodel.accuracy.serving_runs import ServingRun
+from costmodel.accuracy.serving_runs import ServingRun, keeps_prompts
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.kernels.stand_ins import achievable
 from costmodel.kernels.tables import Calibration
@@ -23,6 +23,7 @@ def refuse_faster_than_machine(cal: Calibration, run: ServingRun) -> None:
     The embedding is looked up, not read. A token passes every pipeline stage, so each stage's GPUs read their
     part one after another. Prompts count two FLOPs per parameter and token, attention none: those of one
     request alone, and those of c requests in flight, c/(TTFT + outputs·TPOT) a second.
+    Prompts that the server had in its cache count none.
     """
     model, part, precision = checkpoint_model(run.model), gpu(run.gpu), PRECISIONS[run.weights]
     active = active_parameter_count(model) - model.vocab_size * model.hidden_size
@@ -34,6 +35,8 @@ def refuse_faster_than_machine(cal: Calibration, run: ServingRun) -> None:
             f"bytes / ({ranks} × {format_bandwidth(bandwidth)}) = {format_seconds(weights_s)}: "
             "decoded speculatively?"
         )
+    if keeps_prompts(run):
+        return
     layout = (run.prefill or run.decode).layout
     peak = part.peak(precision.peak)
     prompt_s = 2 * active * run.input_tokens / (layout.num_gpus * peak)

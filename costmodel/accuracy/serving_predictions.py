@@ -12,12 +12,12 @@ from math import gcd
 
 import numpy as np
 
-from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun, deployment_of_run
+from costmodel.accuracy.serving_runs import MeasuredPool, ServingRun, deployment_of_run, keeps_prompts
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.serving.benchmarks import benchmark_named, polling_steps, prompt_budget, started_server
+from costmodel.serving.benchmarks import benchmark_named, polling_steps, prompt_pool, started_server
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.engine import ServingStack
+from costmodel.serving.engine import ServingStack, serving_stack
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.simulation.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.simulation.load import Lengths, Load, closed_load
@@ -25,6 +25,7 @@ from costmodel.serving.simulation.scheduler import Scheduler
 from costmodel.serving.simulation.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
+from topology.base.arrays import Ints
 from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
@@ -59,8 +60,7 @@ def predict(
     deployment = deployment_of_run(run, run.decode, hierarchy, stack)
     rules = scheduler_of(deployment, run, batch=run.concurrency)
     times = _times(cal, deployment, run, rules)
-    latency = closed_loop(times, rules, run)
-    return _polled(run, deployment, latency, run.concurrency)
+    return closed_loop(times, rules, run)
 
 
 def length_shares(run: ServingRun) -> tuple[float, ...]:
@@ -77,15 +77,15 @@ def length_shares(run: ServingRun) -> tuple[float, ...]:
 
 
 def _polled(run: ServingRun, deployment: Deployment, latency: Latency, running: int) -> Latency:
-    """The latency by an engine that looks for requests every n steps: (n − 1)/2 steps later in the mean.
+    """Two pools whose servers look for requests every n steps: (n − 1)/2 steps later in the mean.
 
-    Of two pools the server that decodes looks so for requests whose cache it shall hold; with nothing to
-    decode it looks at once.
+    The server that decodes looks so for requests whose cache it shall hold; with nothing to decode it looks
+    at once.
     """
-    benchmark, pools = benchmark_named(run.benchmark), run.prefill is not None
-    if pools and (running == 1 or deployment.layout.attention_dp > 1):
+    if running == 1 or deployment.layout.attention_dp > 1:
         return latency
-    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency, pools=pools)
+    benchmark = benchmark_named(run.benchmark)
+    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency, pools=True)
     return replace(latency, ttft_s=latency.ttft_s + (steps - 1) / 2 * latency.tpot_s)
 
 
@@ -93,13 +93,15 @@ def closed_loop_pools(
     cal: Calibration, run: ServingRun, prefill: MeasuredPool, hierarchy: Hierarchy, stack: ServingStack | None
 ) -> Latency:
     """Simulate the client of a disaggregated run."""
+    given = prompt_pool(benchmark_named(run.benchmark), serving_stack(run.engine).name)
+    budget = run.token_budget or (given.token_budget if given else None)
+    run = replace(run, kv_dtype=run.kv_dtype or (given.kv_dtype if given else "") or None)
     prompts, outputs = (deployment_of_run(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
+    if given is not None and run.weights in given.counted_weights:
+        prompts = replace(prompts, stack=replace(prompts.stack, counted_exchange=True))
     per_worker = min(-(-run.concurrency // run.decode.workers), run.decode.most_running or run.concurrency)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
-    budget = prompt_budget(benchmark_named(run.benchmark), prompts.stack.name)
-    prefill_rules = scheduler_of(
-        prompts, replace(run, token_budget=run.token_budget or budget), batch=run.concurrency
-    )
+    prefill_rules = scheduler_of(prompts, replace(run, token_budget=budget), batch=run.concurrency)
     prefill_rules = replace(prefill_rules, lagged=prefill_rules.lagged and prompts.stack.prefill_lagged)
     pools = (
         PoolRules(
@@ -135,7 +137,25 @@ def closed_loop(times: StepTimes, rules: Scheduler, run: ServingRun) -> Latency:
     share = ranks_alike(times.ranks, run.concurrency)
     part = _part(PoolRules(workers=1, times=times, rules=rules), share)
     few = replace(run, concurrency=run.concurrency // share)
-    return mean_latency(simulate(part.times, part.rules, closed_loop_client(few)), few)
+    load = closed_loop_client(few)
+    if keeps_prompts(run):
+        load = replace(load, cached_tokens=prompts_in_cache(run, rules, len(load)))
+    return mean_latency(simulate(part.times, part.rules, load), few)
+
+
+def prompts_in_cache(run: ServingRun, rules: Scheduler, count: int) -> Ints:
+    """Tokens that the cache has of each of `count` prompts, of a client that sends a few at random.
+
+    After n requests E·(1 − (1 − 1/E)ⁿ) of its E prompts came before. Of these the cache holds as many as
+    have room. A prompt is computed whole, or its last block alone, whose last token gives an answer.
+    """
+    benchmark, block = benchmark_named(run.benchmark), rules.kv_block_tokens
+    unlike = benchmark.unlike_prompts if benchmark else 0
+    held = min(rules.kv_capacity_tokens / (unlike * run.input_tokens), 1.0)
+    before = (benchmark.warm_up_rounds if benchmark else 0) * run.concurrency + np.arange(count + 1)
+    computed = np.cumsum(1 - held * (1 - (1 - 1 / unlike) ** before))
+    is_new = np.diff(np.floor(computed)) > 0
+    return np.where(is_new, 0, (run.input_tokens - 1) // block * block)
 
 
 def ranks_alike(ranks: int, concurrency: int, enough: int = ENOUGH_IN_FLIGHT) -> int:
@@ -159,9 +179,10 @@ def closed_loop_client(run: ServingRun) -> Load:
     read as that batch.
     """
     share = length_shares(run)[0]
+    rounds = ROUNDS if keeps_prompts(run) else simulated_rounds(run.concurrency)
     return closed_load(
         concurrency=run.concurrency,
-        count=min(simulated_rounds(run.concurrency) * run.concurrency, requests_of(run)),
+        count=min(rounds * run.concurrency, requests_of(run)),
         inputs=Lengths(mean=run.input_tokens, lowest_share=share),
         outputs=Lengths(mean=run.output_tokens, lowest_share=share),
     )
@@ -196,10 +217,10 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
     """
     stack = deployment.stack
     started = started_server(benchmark_named(run.benchmark), stack.name, run.engine_version)
-    prompts = started.prompts_per_step * run.input_tokens if started else 0
-    budget = run.token_budget or prompts or stack.token_budget
-    budget = budget if stack.chunked else max(budget, run.input_tokens)
     batch = min(batch, run.max_batch or batch)
+    prompts = started.prompts_per_step * run.input_tokens if started else 0
+    budget = run.token_budget or (prompts + batch if prompts else stack.token_budget)
+    budget = budget if stack.chunked else max(budget, run.input_tokens)
     context = run.input_tokens + run.output_tokens
     capacity = kv_capacity_tokens(
         deployment,
@@ -222,6 +243,7 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
         balance_steps=stack.balance_steps,
+        polling_steps=polling_steps(benchmark_named(run.benchmark), stack.name, run.gpu, run.concurrency),
     )
 
 

@@ -25,6 +25,8 @@ from costmodel.serving.benchmarks import (
     benchmark_named,
     benchmark_of_client,
     benchmark_of_table,
+    served_checkpoint,
+    started_server,
     tokens_read,
 )
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
@@ -303,6 +305,13 @@ def _concurrency(row: Row, decode: MeasuredPool) -> int:
     raise UnsupportedRunError("no concurrency")
 
 
+def keeps_prompts(run: ServingRun) -> bool:
+    """Whether the run's server had prompts in its cache that came before, and its client sent some again."""
+    benchmark = benchmark_named(run.benchmark)
+    started = started_server(benchmark, serving_stack(run.engine).name, run.engine_version)
+    return started is not None and checkpoint_model(run.model).name in started.cached_models
+
+
 def deployment_of_run(
     run: ServingRun, pool: MeasuredPool, hierarchy: Hierarchy, stack: ServingStack | None = None
 ) -> Deployment:
@@ -314,9 +323,12 @@ def deployment_of_run(
     stack = at_version(stack or serving_stack(run.engine), run.engine_version)
     if run.prompt_graph_tokens is not None:
         stack = replace(stack, prompt_graph_tokens=run.prompt_graph_tokens)
-    eight_bit = stack.eight_bit_cache and run.weights in ("fp8", "fp4")
+    named = checkpoint_model(run.model).name
+    served = served_checkpoint(benchmark_named(run.benchmark), named, run.weights)
+    follows = stack.eight_bit_cache or run.model.startswith(stack.eight_bit_cache_of)
+    eight_bit = follows and run.weights in ("fp8", "fp4")
     return Deployment(
-        model=checkpoint_model(run.model),
+        model=checkpoint_model(served or run.model),
         hierarchy=hierarchy,
         layout=pool.layout,
         stack=stack,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 _FILE = Path(__file__).parents[1] / "data" / "checkpoints.toml"
-PartName = Literal["attention", "mlp", "shared", "experts"]
+PartName = Literal["attention", "output projection", "mlp", "shared", "experts"]
 PartFormat = Literal["", "bf16", "fp8", "int8", "int4", "fp4"]
 
 
@@ -23,6 +23,7 @@ class StoredParts:
 
     Attributes:
         attention: Products of what mixes tokens.
+        output_projection: The last of these, where it differs from the others.
         mlp: Feed-forwards of layers without experts.
         shared: Shared experts.
         experts: Routed experts.
@@ -33,6 +34,7 @@ class StoredParts:
     """
 
     attention: PartFormat = ""
+    output_projection: PartFormat = ""
     mlp: PartFormat = ""
     shared: PartFormat = ""
     experts: PartFormat = ""
@@ -44,8 +46,12 @@ class StoredParts:
     def format_of(self, part: PartName) -> PartFormat:
         """The format of a part."""
         formats: Mapping[PartName, PartFormat] = {
-            "attention": self.attention, "mlp": self.mlp, "shared": self.shared, "experts": self.experts,
-        }  # fmt: skip
+            "attention": self.attention,
+            "output projection": self.output_projection or self.attention,
+            "mlp": self.mlp,
+            "shared": self.shared,
+            "experts": self.experts,
+        }
         return formats[part]
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from costmodel.serving.engine import is_before
 
@@ -28,10 +29,28 @@ class Polling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptPool:
-    """What recipes of a benchmark give servers of an engine that compute prompts alone: tokens of a step."""
+    """What recipes of a benchmark give servers of an engine that compute prompts alone: tokens of a step.
+
+    `counted_weights` are formats of weights whose attention ranks exchange tokens by DeepEP's normal kernels,
+    which tell the host how many come. `kv_dtype` is the format of the cache of both pools; empty where it is
+    the engine's own.
+    """
 
     engine: str
     token_budget: int
+    counted_weights: tuple[str, ...] = ()
+    kv_dtype: Literal["", "bf16", "fp8"] = ""
+    source: str
+    as_of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedCheckpoint:
+    """The checkpoint that a benchmark serves of these models in one format of weights."""
+
+    models: tuple[str, ...]
+    weights: str
+    name: str
     source: str
     as_of: str
 
@@ -58,8 +77,10 @@ class Retokenised:
 class StartedServer:
     """How a benchmark starts servers of an engine, from version `since` on.
 
-    `prompts_per_step` are the prompts that the token budget holds; 0 where it leaves that to the engine.
+    `prompts_per_step` are the prompts that the token budget holds beside a token of each request of the
+    batch; 0 where it leaves that to the engine.
     `mixed` says whether it lets prompts and decodes share steps, where the engine does not by itself.
+    `cached_models` are those whose servers kept prompts that came before, as one of their rows proves.
     """
 
     engine: str
@@ -68,6 +89,7 @@ class StartedServer:
     since: str = ""
     prompts_per_step: int = 0
     mixed: bool = False
+    cached_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +105,9 @@ class ServingBenchmark:
         polling: Engines that it makes look for requests less often than every step.
         prompt_pools: What it gives servers that compute prompts alone.
         servers: How it starts servers whose rows state no flags.
+        checkpoints: Which of several of a model it serves.
+        unlike_prompts: Prompts that its client makes, each request one of them at random; 0 where all differ.
+        warm_up_rounds: Requests for each in flight that come before those which count.
         retokenised: Prompts of its client that were longer than it says.
     """
 
@@ -94,6 +119,9 @@ class ServingBenchmark:
     polling: tuple[Polling, ...] = ()
     prompt_pools: tuple[PromptPool, ...] = ()
     servers: tuple[StartedServer, ...] = ()
+    checkpoints: tuple[ServedCheckpoint, ...] = ()
+    unlike_prompts: int = 0
+    warm_up_rounds: int = 0
     retokenised: tuple[Retokenised, ...] = ()
 
 
@@ -200,11 +228,22 @@ def tokens_read(
     return written
 
 
-def prompt_budget(benchmark: ServingBenchmark | None, engine: str) -> int | None:
-    """Tokens of a step of a server that computes prompts alone; None where no recipe says.
+def served_checkpoint(benchmark: ServingBenchmark | None, model: str, weights: str) -> str:
+    """The checkpoint that a benchmark serves; "" where it does not say.
 
-    >>> prompt_budget(serving_benchmarks()["inferencemax"], "trtllm"), prompt_budget(None, "trtllm")
+    >>> known = serving_benchmarks()["inferencemax"]
+    >>> [served_checkpoint(known, "deepseek-v3", weights) for weights in ("fp4", "fp8")]
+    ['nvidia/DeepSeek-R1-0528-FP4-v2', '']
+    """
+    served = benchmark.checkpoints if benchmark else ()
+    return next((each.name for each in served if model in each.models and weights == each.weights), "")
+
+
+def prompt_pool(benchmark: ServingBenchmark | None, engine: str) -> PromptPool | None:
+    """What a server that computes prompts alone is given; None where no recipe says.
+
+    >>> prompt_pool(serving_benchmarks()["inferencemax"], "trtllm").token_budget, prompt_pool(None, "trtllm")
     (16384, None)
     """
     pools = benchmark.prompt_pools if benchmark else ()
-    return next((pool.token_budget for pool in pools if pool.engine == engine), None)
+    return next((pool for pool in pools if pool.engine == engine), None)

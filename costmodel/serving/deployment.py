@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
@@ -289,6 +289,9 @@ def published_weights(model: ModelSpec) -> Weights | None:
     return PUBLISHED_WEIGHTS.get(model.name, "bf16")
 
 
+ATTENTION: Final[tuple[PartName, ...]] = ("attention", "output projection")
+
+
 def dtype_of(deployment: Deployment, part: PartName | Literal["head"]) -> str:
     """Number format in which a part of the model multiplies.
 
@@ -300,7 +303,7 @@ def dtype_of(deployment: Deployment, part: PartName | Literal["head"]) -> str:
         return "bf16"
     if is_as_published(deployment) and (stored := deployment.model.stored.format_of(part)):
         return stored
-    if deployment.weights == "fp4" and part == "attention" and deployment.model.is_moe:
+    if deployment.weights == "fp4" and part in ATTENTION and deployment.model.is_moe:
         return "bf16"
     return deployment.weights
 
@@ -313,6 +316,11 @@ def is_as_published(deployment: Deployment) -> bool:
 def stored_bytes(deployment: Deployment, part: PartName) -> float:
     """Bytes of one stored weight of a part, as its checkpoint has it: in fp4 a scale's byte to a group."""
     dtype, stored = dtype_of(deployment, part), deployment.model.stored
+    last = dtype_of(deployment, "output projection") if part == "attention" else dtype
+    if last != dtype:
+        n, k = deployment.model.attention.projections(1)[-1]
+        share = n * k / deployment.model.attention.parameters
+        return share * weight_bytes(last) + (1 - share) * weight_bytes(dtype)
     if dtype != deployment.weights or not is_as_published(deployment):
         return weight_bytes(dtype)
     if dtype == "fp4" and stored.group:

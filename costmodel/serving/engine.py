@@ -155,6 +155,10 @@ class ServingStack:
         routing …).
         launch_s: Host time to launch one operation without a graph; steps with prompts are at least as long
             as those of all layers.
+        unpacking_operations: Operations of one layer's MXFP4 experts, from router to sum, by kernels that
+            unpack to bf16: of whole experts, and where ranks divide them.
+        counted_exchange: Attention ranks exchange tokens of prompts by kernels that tell the host how many
+            come, before it launches what follows: no launch of a layer is ahead of the GPU's work.
         prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
             0 for none.
         prompt_graphs_since: First version with them by default.
@@ -163,6 +167,8 @@ class ServingStack:
         own_all_reduce: Whether it is used, which a switch may end.
         attention_s: Latency of one decode attention in a captured graph, before it reads anything.
         attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
+        eight_bit_share: The same of a cache of eight bits, over the tabulated kernel with half the bytes:
+            kernels widen or turn what they read, so it lies between 1 and 2.
         expert_share: Expert kernels of the engine over the tabulated ones.
         mxfp4_share: The same of MXFP4 kernels that unpack to bf16, as far as they read weights: engines take
             them from other libraries (Marlin, Triton).
@@ -172,6 +178,7 @@ class ServingStack:
         expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
         adapter_ranks: Ranks that buffers of served adapters come in; empty where it is told of none here.
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
+        eight_bit_cache_of: Beginnings of the names of checkpoints that do where others do not.
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
         transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
@@ -224,6 +231,7 @@ class ServingStack:
     own_all_reduce: bool = True
     attention_s: float
     attention_share: float
+    eight_bit_share: float
     expert_share: float
     mxfp4_share: float
     native_mxfp4_share: float
@@ -242,6 +250,9 @@ class ServingStack:
     decode_context_parallel: bool = False
     prefill_lagged: bool = True
     balance_steps: int = 0
+    eight_bit_cache_of: tuple[str, ...] = ()
+    unpacking_operations: tuple[int, int] = (4, 4)
+    counted_exchange: bool = False
     splits_attention_ranks: bool = True
     expert_copies: bool = False
     adapter_ranks: tuple[int, ...] = ()

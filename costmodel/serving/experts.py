@@ -58,6 +58,9 @@ WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
 MXFP4: Final = "w4a16_mxfp4"
+NATIVE_MXFP4: Final = "w4a8_mxfp4_mxfp8"
+"""Kernels that multiply four bits by eight: those of MXFP4 experts on GPUs with four-bit units. They were
+measured at other shapes, and are carried over."""
 MXFP4_BYTES: Final = 17 / 32
 """Of a weight: four bits, and a scale of eight for every 32."""
 SIZES: Final = ("H", "F", "k", "E", "tp", "ep")
@@ -136,7 +139,8 @@ def _kernels(
     alike = rows * known[3] / known[2]
     wanted = alike * _load(alike, known) / drawn_load(alike, known[2], known[3], known[5])
     read = np.clip(wanted, table_tokens[0], table_tokens[-1])
-    engine = share * ((mxfp4_share / share) ** _share_of_reading(gpu, rows) if table == MXFP4 else 1.0)
+    of_mxfp4 = table in (MXFP4, NATIVE_MXFP4)
+    engine = share * ((mxfp4_share / share) ** _share_of_reading(gpu, rows) if of_mxfp4 else 1.0)
     measured = engine * np.exp(np.interp(np.log(read), np.log(table_tokens), log_seconds))
     table_dtype = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
     if known == shape and table_dtype == dtype and gpu.name == stand_in(cal, gpu):
@@ -255,8 +259,13 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: Shape) -> Measured | 
     best = int(np.where(known, distance, np.inf).argmin())
     log_seconds = arrays["log_seconds"][best].astype(float)
     table = str(arrays["dtypes"][best])
-    if table == MXFP4 and "fp4" in gpu.peak_flop_per_s:
-        log_seconds = log_seconds + np.log(_native_gain(gpu, arrays["tokens"], log_seconds))
+    if table == MXFP4 and dtype == "fp4" and "fp4" in gpu.peak_flop_per_s:
+        native = arrays["dtypes"] == NATIVE_MXFP4
+        if native.any():
+            best, table = int(np.where(native, distance, np.inf).argmin()), NATIVE_MXFP4
+            log_seconds = arrays["log_seconds"][best].astype(float)
+        else:
+            log_seconds = log_seconds + np.log(_native_gain(gpu, arrays["tokens"], log_seconds))
     return tuple(int(size) for size in arrays["shapes"][best]), log_seconds, table
 
 

@@ -316,7 +316,8 @@ def _attention_s(
         inside = _decode_layer_s(cal, deployment, batch, np.minimum(context, window))
         full = (1 - windowed) * full + windowed * inside
     streamed = np.maximum(full - compute.decode_launch_s(cal, deployment.hierarchy.gpu), 0.0)
-    return np.asarray(stack.attention_s + stack.attention_share * streamed, dtype=np.float64)
+    share = stack.attention_share * (stack.eight_bit_share if deployment.kv_dtype == "fp8" else 1.0)
+    return np.asarray(stack.attention_s + share * streamed, dtype=np.float64)
 
 
 def _prefill_s(

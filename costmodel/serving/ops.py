@@ -43,7 +43,8 @@ def linear_s(
 
     Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small
     kernels. Steps outside a captured graph are at least as long as their launches: operations of all layers
-    times `launch_s`, beyond the tokens up to which the engine captures steps with prompts.
+    times `launch_s`, beyond the tokens up to which the engine captures steps with prompts. Where the host
+    waits in every layer for the number of tokens that ranks exchange, launches come on top of the GPU's work.
     Without `shared`, what the attention ranks do together is left out: routed experts and the way to them.
     """
     m = np.asarray(tokens, dtype=np.float64)
@@ -56,9 +57,13 @@ def linear_s(
         layer_s = layer_s + elementwise_s(deployment, m) + adapters_s(deployment, run.kind, m)
         layer_s = layer_s + streams_s(deployment, m)
         total = total + layer_s * run.count * share
-    total = total * stack.kernel_level
-    launched_s = launches_s(deployment) * (m > stack.prompt_graph_tokens)
-    return total if captured else np.maximum(total, launched_s)
+    total = np.asarray(total * stack.kernel_level, dtype=np.float64)
+    if captured:
+        return total
+    layout, launched_s = deployment.layout, launches_s(deployment)
+    if stack.counted_exchange and layout.ep > 1 and layout.attention_dp > 1:
+        return total + launched_s
+    return np.asarray(np.maximum(total, launched_s * (m > stack.prompt_graph_tokens)), dtype=np.float64)
 
 
 def launches_s(deployment: Deployment) -> float:
@@ -83,10 +88,14 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
 
 def projections_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
     """Seconds of the products of one layer's mixer and of the reduction after them; 0 without a mixer."""
-    dtype, shapes = dtype_of(deployment, "attention"), mixer_products(deployment, kind)
+    shapes = mixer_products(deployment, kind)
     if not shapes:
         return np.zeros_like(m)
-    seconds = sum((_gemm(cal, deployment, dtype, m, n, k) for n, k in shapes), start=np.zeros_like(m))
+    dtype, out = dtype_of(deployment, "attention"), len(deployment.model.attention.projections(1)) - 1
+    last = dtype if kind.attention == "recurrence" else dtype_of(deployment, "output projection")
+    seconds = np.zeros_like(m)
+    for at, (n, k) in enumerate(shapes):
+        seconds = seconds + _gemm(cal, deployment, last if at == out else dtype, m, n, k)
     return seconds + all_reduce_s(cal, deployment, m * deployment.model.hidden_size * ACTIVATION_BYTES)
 
 
@@ -242,7 +251,7 @@ def small_kernels(deployment: Deployment, kind: LayerKind) -> int:
     model = deployment.model
     mixing = model.attention.more_kernels if kind.attention not in ("recurrence", "none") else 0
     kinds = mixing + model.feed_forward(kind.mlp).more_kernels
-    dtype = dtype_of(deployment, "attention")
+    dtype = dtype_of(deployment, "output projection")
     return 4 + _is_quantised(dtype, deployment.hierarchy.gpu) + 2 * model.qk_norm + kinds
 
 
@@ -263,8 +272,10 @@ def operations(deployment: Deployment, kind: LayerKind) -> int:
     of_product = {
         part: 1 + _is_quantised(dtype_of(deployment, part), gpu) for part in ("attention", "mlp", "experts")
     }
+    last = _is_quantised(dtype_of(deployment, "output projection"), gpu) + 1 - of_product["attention"]
     count = 2 + len(mixer_products(deployment, kind)) * of_product["attention"]
     if kind.attention != "none":
+        count += last
         mixing = model.attention.more_kernels if kind.attention != "recurrence" else 0
         count += 1 + model.qk_norm + mixing + STREAM_EVENTS * bool(mixing)
     if kind.mlp != "none":
@@ -272,7 +283,10 @@ def operations(deployment: Deployment, kind: LayerKind) -> int:
         common = bool(block.common_width[1])
         count += common * (DENSE_PRODUCTS * of_product["mlp"] + 1)
         if block.copies:
-            count += ROUTED_OPERATIONS + of_product["experts"] - 1 + STREAM_EVENTS * common
+            unpacked = "fp4" not in gpu.peak_flop_per_s and dtype_of(deployment, "experts") == "fp4"
+            divided = deployment.layout.ep > 1
+            routed = deployment.stack.unpacking_operations[divided] if unpacked else ROUTED_OPERATIONS
+            count += routed + of_product["experts"] - 1 + STREAM_EVENTS * common
     return count
 
 

@@ -81,6 +81,16 @@ class Replica:
         return bool(self.waiting) and not self._has_room(self.waiting[0])
 
     @property
+    def decoding(self) -> int:
+        """Requests that decode."""
+        return self._batch
+
+    @property
+    def decode_steps(self) -> int:
+        """Steps in which requests decoded, so far."""
+        return self._step
+
+    @property
     def load(self) -> int:
         """Requests the replica has, waiting or running."""
         return self._running + len(self.waiting)

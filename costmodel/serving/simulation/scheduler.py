@@ -17,7 +17,8 @@ class Scheduler:
     prompt whose cache moves to another worker keeps that cache until then, and with `holds_slot` its place
     among the running ones too. Where attention ranks step together, prompts wait for up to `balance_steps`
     decode steps until every rank has one to compute, as long as every rank decodes (0: they do not), and once
-    every rank has one for `gather_steps` more, so that others join them.
+    every rank has one for `gather_steps` more, so that others join them. In a closed loop the engine looks
+    for new requests every `polling_steps` decode steps, after each step with prompts, and when it is idle.
     """
 
     token_budget: int
@@ -32,3 +33,4 @@ class Scheduler:
     holds_slot: bool = True
     balance_steps: int = 0
     gather_steps: int = 0
+    polling_steps: int = 1

@@ -209,7 +209,7 @@ def _simulated(
     replica: Replica
     if load.concurrency:
         replica = Replica(times, rules, load)
-        sent_s = _drive_closed(replica, load, outside, hopeful_in_loop)
+        sent_s = _drive_closed(replica, load, outside, hopeful_in_loop, rules.polling_steps)
         if sent_s is None:
             return None
         arrival_s: Sequence[float] | Floats = sent_s
@@ -249,18 +249,31 @@ def _sent_openly(load: Load, outside: Floats) -> tuple[list[int], list[float]]:
 
 
 def _drive_closed(
-    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica, Sequence[float]], bool]
+    replica: Replica,
+    load: Load,
+    outside: Floats,
+    hopeful: Callable[[Replica, Sequence[float]], bool],
+    polling_steps: int = 1,
 ) -> list[float] | None:
-    """Keep `concurrency` requests in flight: a finished request sends the next one."""
-    count, seen = len(load), 0
+    """Keep `concurrency` requests in flight: a finished request sends the next one.
+
+    An engine that looks for requests every n decode steps finds those that came between two looks together.
+    """
+    count, seen, look, computed = len(load), 0, 0, 0
     delay: list[float] = outside.tolist()
     arrival_s = [0.0] * min(load.concurrency or 1, count)
     upcoming = [(delay[i], i) for i in range(len(arrival_s))]
     heapify(upcoming)
     while len(replica.finished) < count:
-        while upcoming and upcoming[0][0] <= replica.clock:
+        looks = not replica.decoding or replica.decode_steps >= look or replica.prefilled_tokens > computed
+        if polling_steps > 1 and looks:
+            look, computed = replica.decode_steps + polling_steps, replica.prefilled_tokens
+        while looks and upcoming and upcoming[0][0] <= replica.clock:
             replica.waiting.append(heappop(upcoming)[1])
-        replica.advance(upcoming[0][0] if upcoming else NEVER)
+        next_s, most = upcoming[0][0] if upcoming else NEVER, None
+        if polling_steps > 1:  # a request that is not looked for yet ends no jump
+            next_s, most = NEVER if next_s <= replica.clock else next_s, look - replica.decode_steps
+        replica.advance(next_s, most_steps=most)
         for i in replica.finished[seen:]:
             if len(arrival_s) < count:
                 heappush(upcoming, (replica.finish_s[i] + delay[len(arrival_s)], len(arrival_s)))

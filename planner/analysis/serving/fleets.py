@@ -173,7 +173,8 @@ def _chosen(
     """The cheapest measured fleet that is sure, or as sure as its bill allows; and those that are dearer.
 
     Chances are bought as long as they cost at most `MOST_FOR_CHANCE` bills of the best by prediction: where
-    the error of the model is wide, more GPUs make nothing sure. It is proposed itself where it is as sure.
+    the error of the model is wide, more GPUs make nothing sure. It is proposed itself where it is as sure,
+    or where all that was measured is dearer.
     """
     if daring.best is None or daring.plan is None:
         raise RuntimeError("a contender with a plan has a fleet")
@@ -181,20 +182,18 @@ def _chosen(
         daring.request, with_runs=any(has_runs(contender.board) for contender in proposed)
     )
     by_prediction = _Candidate(contender=daring, best=daring.best, board=daring.board)
-    most, dearer = MOST_FOR_CHANCE * _price(daring.plan), list[tuple[_Candidate, ServingPlan]]()
+    most, dearer = MOST_FOR_CHANCE * _price(daring.plan), list[ServingPlan]()
     for requirement in requirements:
         cheapest = _cheapest(proposed, trace, requirement)
         if cheapest is None:
             continue
         plan = _plan_of(cheapest)
         if _price(plan) > most * (1 + ROUNDING):
-            dearer.append((cheapest, plan))
+            dearer.append(plan)
             continue
         as_sure = plan.chance < SURE - ROUNDING and daring.plan.chance >= plan.chance - ROUNDING
-        return (by_prediction if as_sure else cheapest), [plan for _, plan in dearer]
-    if not dearer or daring.plan.chance >= dearer[-1][1].chance - ROUNDING:
-        return by_prediction, [plan for _, plan in dearer]
-    return dearer[-1][0], [plan for _, plan in dearer[:-1]]
+        return (by_prediction if as_sure else cheapest), dearer
+    return by_prediction, dearer
 
 
 def _price(plan: ServingPlan) -> float:

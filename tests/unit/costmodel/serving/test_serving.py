@@ -8,11 +8,19 @@ import pytest
 
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
-from costmodel.models.catalog import model
+from costmodel.models.catalog import listed_model, model
 from costmodel.models.parameters import parameter_count
 from costmodel.models.spec import layer_runs
 from costmodel.serving.breakdown import decode_parts_s
-from costmodel.serving.deployment import Deployment, ServingLayout, Weights, draft_of, stage_layers
+from costmodel.serving.deployment import (
+    Deployment,
+    ServingLayout,
+    Weights,
+    draft_of,
+    stage_layers,
+    stored_bytes,
+    weight_bytes,
+)
 from costmodel.serving.engine import serving_stack, serving_stacks, without_overlap
 from costmodel.serving.memory import (
     draft_weights_bytes,
@@ -23,7 +31,15 @@ from costmodel.serving.memory import (
     positions_bytes,
     weights_bytes,
 )
-from costmodel.serving.ops import all_reduce_s, launches_s, linear_s, operations
+from costmodel.serving.ops import (
+    all_reduce_s,
+    decode_attention_s,
+    launches_s,
+    linear_s,
+    operations,
+    projections_s,
+    small_kernels,
+)
 from costmodel.serving.step import step_times
 from topology.base.errors import InputError
 from topology.builders import default_cluster
@@ -193,6 +209,62 @@ def test_operations_of_a_layer_are_what_the_host_launches(name: str, weights: We
     """The last layer's, counted by hand."""
     deployment = replace(deployed(name, tp=8), weights=weights)
     assert operations(deployment, layer_runs(deployment.model)[-1].kind) == expected
+
+
+def test_experts_that_triton_unpacks_are_launched_in_more_operations() -> None:
+    """TensorRT-LLM's MXFP4 on Hopper: nine from router to sum, twelve where ranks divide the experts."""
+    whole = replace(
+        deployed("gpt-oss-120b"), stack=serving_stack("trtllm"), weights="fp4", layout=ServingLayout()
+    )
+    divided = replace(whole, layout=ServingLayout(tp=8, ep=8))
+    kind = layer_runs(whole.model)[-1].kind
+    fused = operations(replace(whole, stack=serving_stack("vllm")), kind)
+    assert [operations(each, kind) - fused for each in (whole, divided)] == [9 - 4, 12 - 4]
+
+
+def test_a_host_that_is_told_how_many_tokens_come_launches_no_layer_ahead() -> None:
+    """DeepEP's normal kernels: launches on top of the GPU's work, whatever the prompt; alone they are its floor."""
+    served = replace(deployed("deepseek-v3"), weights="fp8", layout=ServingLayout(attention_dp=8, ep=8))
+    told = replace(served, stack=replace(served.stack, counted_exchange=True))
+    tokens = [4096.0, 16384.0]
+    ahead, behind = (linear_s(CAL, each, tokens, captured=False) for each in (served, told))
+    work = linear_s(CAL, served, tokens, captured=True)
+    assert behind - ahead == pytest.approx(launches_s(served), rel=0.1)
+    assert (behind > work).all()
+
+
+def test_an_eight_bit_cache_takes_its_own_share_of_attention() -> None:
+    """Kernels that turn or widen what they read; the latency of a launch is none of it."""
+    deployment = replace(deployed("8b"), kv_dtype="fp8")
+    at_once, slower = (
+        decode_attention_s(
+            CAL, replace(deployment, stack=replace(deployment.stack, eight_bit_share=share)), 64, 4000
+        )
+        for share in (1.0, 1.5)
+    )
+    launches = deployment.model.num_layers * deployment.stack.attention_s
+    assert slower - launches == pytest.approx(1.5 * (at_once - launches))
+    wide = replace(deployment, kv_dtype="bf16")
+    assert decode_attention_s(CAL, wide, 64, 4000) == decode_attention_s(
+        CAL, replace(wide, stack=replace(wide.stack, eight_bit_share=1.5)), 64, 4000
+    )
+
+
+def test_an_output_projection_of_four_bits_is_read_and_held_so() -> None:
+    """DeepSeek-R1-0528's second fp4 checkpoint: 7,168 × 16,384 numbers of a layer in 0.53 bytes, not two."""
+    first, second = (
+        replace(deployed("deepseek-r1", "b200-sxm"), model=listed_model(name), weights="fp4")
+        for name in ("nvidia/DeepSeek-R1-0528-FP4", "nvidia/DeepSeek-R1-0528-FP4-v2")
+    )
+    output = 7168 * 16384
+    attention = first.model.attention.parameters
+    saved = (stored_bytes(first, "attention") - stored_bytes(second, "attention")) * attention
+    assert saved == pytest.approx(output * (2 - weight_bytes("fp4")), rel=1e-6)
+    kind = layer_runs(first.model)[-1].kind
+    assert projections_s(CAL, second, kind, np.array([1.0])) < projections_s(
+        CAL, first, kind, np.array([1.0])
+    )
+    assert small_kernels(second, kind) == small_kernels(first, kind) + 1
 
 
 def test_speculation_follows_the_acceptance_rate() -> None:
