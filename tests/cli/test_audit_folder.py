@@ -11,6 +11,7 @@ from app.commands.audit.answer import AuditQuestion, loads_beside
 from app.commands.audit.command import named_files
 from app.commands.audit.folder import job_in_folder
 from planner.questions.flags import ServeFlags
+from tests.cli import commands
 from topology.base.errors import InputError
 
 SCRIPT = (
@@ -82,3 +83,25 @@ def test_the_load_of_a_server_lies_beside_it(tmp_path: Path, capsys: pytest.Capt
     alone = AuditQuestion(files=(str(tmp_path / "node0.sh"),))
     assert loads_beside(alone) == "plan.json, loadtest.sh"
     assert not loads_beside(replace(alone, load=ServeFlags(rate="1/s")))
+
+
+def test_the_folder_of_a_plan_is_the_fleet_that_was_planned(tmp_path: Path) -> None:
+    """Scripts of all its nodes are one job, of which the manifest is another form; without the plan several."""
+    folder, words = tmp_path / "saved", ["--ttft", "500ms", "--tpot", "20ms"]
+    question = ["serve", "--model", "8b", "--gpu", "h100", "--weights", "bf16", "--rate", "10/s", *words]
+    saved = commands.plan(*question, "--json", "--save-dir", str(folder))
+    assert saved.returncode == 0, saved.stderr
+    planned = json.loads(saved.stdout)
+    found = {Path(name).name for name in job_in_folder(folder).read}
+    scripts = {path.name for path in folder.glob("node*.sh")}
+    assert len(scripts) == planned["num_gpus"] > 1
+    assert found >= {*scripts, "loadtest.sh", "plan.json"}
+    assert "kubernetes.yaml" not in found
+    audited = commands.plan("audit", str(folder), "--json")
+    assert audited.returncode == 0, audited.stderr
+    server = json.loads(audited.stdout)["server"]
+    assert server["num_gpus"] == planned["num_gpus"]
+    (folder / "plan.json").unlink()
+    with pytest.raises(InputError) as refused:
+        job_in_folder(folder)
+    assert f"holds {len(scripts) + 1} jobs" in refused.value.what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ _ENDINGS = (
 _OF_LOGS = (".log", ".out", ".err")
 _SEEN_AT_MOST = 64
 """Files of a folder that are looked at."""
+_OF_LOAD = 2
+"""Files beside scripts of nodes that say their load: a client and a plan."""
 _NAMED = 8
 """Files that a sentence names."""
 
@@ -52,13 +54,17 @@ def job_in_folder(folder: Path) -> FolderFiles:
     }
     jobs = [name for name in readings if _is_job(readings[name])]
     roots = [name for name in jobs if not any(_names(texts[other], name) for other in jobs if other != name)]
+    nodes = _nodes_of_plan(roots, texts)
+    roots = nodes[:1] or roots
     if len(roots) != 1:
         raise _refused(folder, seen, readings, roots)
     root = roots[0]
-    beside = [
+    beside = nodes[1:]
+    beside += [
         name
         for name in readings
-        if name != root and (_names(texts[name], root) or _belongs(name, readings[name], texts[root]))
+        if name not in (root, *nodes)
+        and (_names(texts[name], root) or _belongs(name, readings[name], texts[root]))
     ]
     if readings[root].family.serves:
         beside += [
@@ -66,6 +72,17 @@ def job_in_folder(folder: Path) -> FolderFiles:
         ]
     together = (root, *beside)[:MOST_FILES]
     return FolderFiles(read=together, left_out=tuple(str(path) for path in seen if str(path) not in together))
+
+
+def _nodes_of_plan(roots: Sequence[str], texts: Mapping[str, str]) -> list[str]:
+    """The scripts of the nodes, where a plan was written with them: one fleet; a manifest is another form.
+
+    Empty without a plan, or where these are more files than are read together.
+    """
+    if not any(name.endswith(".json") and is_serving_plan(text) for name, text in texts.items()):
+        return []
+    scripts = [name for name in roots if kind_of(texts[name], name) == "shell"]
+    return scripts if len(scripts) <= MOST_FILES - _OF_LOAD else []
 
 
 def _says_load(name: str, text: str) -> bool:
