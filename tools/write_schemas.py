@@ -812,6 +812,7 @@ def _server_form() -> Record:
     )
     prefill = Record(
         {
+            "gpu": str,
             "replicas": int,
             "layout": str,
             "num_gpus": int,

@@ -20,7 +20,8 @@ from topology.hardware.datasheets import machines_in_text
 _ASSIGNED = re.compile(
     r"(?P<name>SM_(?:VLLM|SGLANG)_[A-Z][A-Z0-9_]*|OPTION_[A-Z][A-Z0-9_]*|NIM_[A-Z][A-Z0-9_]*|HF_MODEL_ID"
     r"|TENSOR_PARALLEL_DEGREE|\boption\.[a-z][a-z0-9_]*)[\"']?"
-    r"(?:[ \t]*[:=][ \t]*|[ \t]*,?[ \t]*\n?[ \t]*[\"']?[vV]alue[\"']?[ \t]*[:=][ \t]*)"
+    r"(?:[ \t]{0,60}[:=][ \t]{0,8}"
+    r"|[ \t]{0,8},?[ \t]{0,8}\n?[ \t]{0,60}[\"']?[vV]alue[\"']?[ \t]{0,8}[:=][ \t]{0,8})"
     r"(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s,;}\"'#\\]+)"
 )
 """A variable and its value: an assignment, a row of a table, or the two rows of a pod's."""
@@ -30,7 +31,8 @@ _STARTS = re.compile(r"vllm serve|api_server|sglang[. ]|trtllm-serve")
 _LITERAL = re.compile(r"[\w./:@{}\"\[\]-]+")
 _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu[\"']?[ \t]*[:=][ \t]*[\"']?(\d{1,2})\b")
 _NIM_IMAGE = re.compile(
-    r"nvcr\.io/nim/(?P<model>[\w.-]+/[\w.-]+?)[\"']?(?:[:@][ \t]*\S*|\s+tag:[ \t]*\S*)?(?=\s|$)"
+    r"nvcr\.io/nim/(?P<model>[\w.-]+/[\w.-]+?)[\"']?"
+    r"(?:[:@]\S{0,200}|\s{1,60}tag:[ \t]{0,8}\S{0,200})?(?=\s|$)"
 )
 _MODELS = ("SM_VLLM_MODEL", "SM_SGLANG_MODEL_PATH", "SM_SGLANG_MODEL", "OPTION_MODEL_ID", "HF_MODEL_ID")
 _OWN_BATCHES = ("vllm", "lmi-dist", "auto", "disable", "")
@@ -100,7 +102,8 @@ def _variables(text: str) -> _Variables | None:
         literal = value[0] in "\"'" or _LITERAL.fullmatch(value)
         word = value.strip("\"'") if literal and not value.startswith(("var.", "local.")) else f"${name}"
         values.setdefault(name, set()).add(word)
-        lines.setdefault(name, text.count("\n", 0, match.start()) + 1)
+        if name in _MODELS and name not in lines:
+            lines[name] = text.count("\n", 0, match.start()) + 1
     single = {name: next(iter(words)) for name, words in values.items() if len(words) == 1}
     model = next((name for name in _MODELS if name in values), "")
     image = _NIM_IMAGE.search(text)

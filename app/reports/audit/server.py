@@ -453,6 +453,7 @@ def _document(audit: ServingAudit) -> dict[str, Any]:
         "prefill": None
         if audit.prefill is None
         else {
+            "gpu": ",".join(audit.prefill.kinds),
             "replicas": audit.prefill.replicas,
             "layout": audit.prefill.layout.label,
             "num_gpus": audit.prefill.num_gpus,

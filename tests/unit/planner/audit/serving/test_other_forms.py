@@ -260,3 +260,29 @@ def test_a_machine_that_nobody_knows_is_no_gpu() -> None:
     text = WORKSPACE.replace("NC96ads_A100_v4", "NC7_X")
     unknown = server_of(read_texts({"w.yaml": text}), model=None, gpu=None)
     assert "tensor parallel degree" in unknown.missing[0]  # type: ignore[union-attr]  # no server
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_MODEL_ID" + " " * 200_000,
+        "option.a = " * 18_000,
+        "HF_MODEL_ID=a/b\nOPTION_X=1\n" * 8_000,
+        "{{ a" + " " * 200_000,
+        "vllm serve --a" + " " * 200_000 + "{b",
+    ],
+    ids=["blanks", "options", "models", "place", "flag"],
+)
+def test_texts_of_any_form_are_rewritten_in_their_length(text: str) -> None:
+    """Twice the text takes no more than some three times as long: patterns look back at nothing."""
+    import time
+
+    def seconds(text: str) -> float:
+        begun = time.process_time()
+        as_started({"a.sh": text})
+        return time.process_time() - begun
+
+    assert (
+        min(seconds(text) for _ in range(3))
+        < 3 * min(seconds(text[: len(text) // 2]) for _ in range(3)) + 0.05
+    )
