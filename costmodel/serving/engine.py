@@ -27,13 +27,14 @@ class SchedulerDefault:
     """What a server takes on GPUs of at least so much memory where no flag says otherwise.
 
     `token_budget` are the most tokens of a step, `max_batch` the most running requests; 0 where the engine
-    finds them by its memory. GPUs named in `except_gpus` take the next one's.
+    finds them by its memory. GPUs named in `except_gpus` take the next one's, versions before `since` too.
     """
 
     least_gib: float
     token_budget: int
     max_batch: int = 0
     except_gpus: tuple[str, ...] = ()
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +310,8 @@ def scheduler_default(stack: ServingStack, gpu: Gpu) -> SchedulerDefault:
     [16384, 8192, 2048, 2048]
     >>> [scheduler_default(serving_stack("sglang"), gpus()[name]).token_budget for name in names]
     [16384, 8192, 8192, 4096]
+    >>> scheduler_default(at_version(serving_stack("vllm"), "0.27.1"), gpus()["b200-sxm"]).token_budget
+    8192
     """
     for default in stack.defaults:
         if gpu.memory_bytes >= default.least_gib * GIB and gpu.name not in default.except_gpus:
@@ -380,6 +383,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
         stack = replace(stack, state_for_each_request=False)
     if is_before(version, stack.batches_in_flight_since):
         stack = replace(stack, batches_in_flight=1)
+    defaults = tuple(default for default in stack.defaults if not is_before(version, default.since))
+    stack = replace(stack, defaults=defaults)
     if is_before(version, stack.earlier_defaults_before):
         stack = replace(stack, defaults=stack.earlier_defaults, whole_prompts=stack.earlier_whole_prompts)
     return without_overlap(stack) if is_before(version, stack.hides_scheduling_since) else stack

@@ -154,20 +154,25 @@ def test_a_limit_that_is_none_is_refused_without_another(text: str, flag: str) -
 def test_a_full_gpu_is_told_the_flags_that_leave_its_cache_room() -> None:
     """Kimi-K2.5 in INT4 on eight H100: the flags that are named plan it."""
     small = ServeFlags(
-        model="kimi-k2.5", gpu="h100-sxm", gpus="8", concurrency="8", input_tokens="2000", output_tokens="500"
+        model="kimi-k2.5",
+        gpu="h100-sxm",
+        gpus="8",
+        concurrency="8",
+        input_tokens="20000",
+        output_tokens="500",
     )
     with pytest.raises(InputError, match="does not fit") as refused:
         find_fleet(understand_serving(small))
-    assert "or --kv fp8 --memory-fraction 0.97" in refused.value.fix
-    plan = find_fleet(understand_serving(replace(small, kv_dtype="fp8", memory_fraction="0.97")))
+    assert "or --memory-fraction 0.95" in refused.value.fix
+    plan = find_fleet(understand_serving(replace(small, memory_fraction="0.95")))
     assert plan.decode.layout.num_gpus == 8
 
 
-FULL = ServingJob(input_tokens=12_000, output_tokens=500, concurrency=1)
+FULL = ServingJob(input_tokens=30_000, output_tokens=500, concurrency=1)
 
 
 def test_a_server_fits_where_its_cache_holds_one_request() -> None:
-    """A second request waits: 66 of 72 GiB are weights, and the cache holds one of 12,500 tokens.
+    """A second request waits: 66 of 72 GiB are weights, and the cache holds one of 30,500 tokens.
 
     vLLM starts where one request of the longest kind fits (`check_enough_kv_cache_memory`, vLLM 0.11,
     v1/core/kv_cache_utils.py).
@@ -177,26 +182,26 @@ def test_a_server_fits_where_its_cache_holds_one_request() -> None:
     answer = search_serving(CAL, request, hierarchy)
     assert isinstance(answer, ServingPlan)
     assert start_keys(answer)["starts"]
-    assert 12_500 <= answer.decode.kv_capacity_tokens < 2 * 12_500
-    longer = replace(request, job=replace(FULL, input_tokens=24_000))
+    assert 30_500 <= answer.decode.kv_capacity_tokens < 2 * 30_500
+    longer = replace(request, job=replace(FULL, input_tokens=45_000))
     refused = search_serving(CAL, longer, hierarchy)
     assert isinstance(refused, ServingInfeasible)
     assert refused.held is not None
     keys = keys_of_refusal(refused, refused.held)
     assert keys["starts"] is False
-    assert keys["kv_cache_tokens"] < 24_500
+    assert keys["kv_cache_tokens"] < 45_500
     assert keys["weights_gib_per_gpu"] == pytest.approx(answer.decode.memory.weights_bytes / GIB)
-    assert f"{keys['kv_cache_tokens']:,} tokens of cache, where one request has 24,000 + 500" in keys["why"]
+    assert f"{keys['kv_cache_tokens']:,} tokens of cache, where one request has 45,000 + 500" in keys["why"]
 
 
 def test_only_the_longest_that_are_drawn_may_be_beyond_a_cache() -> None:
     """Lengths that spread have a few requests twice as long as one in a hundred: the server starts without."""
-    spread = ServingJob(input_tokens=8_000, output_tokens=500, input_tokens_p99=12_000, concurrency=1)
+    spread = ServingJob(input_tokens=20_000, output_tokens=500, input_tokens_p99=30_000, concurrency=1)
     request = replace(request_of({}, name="70b", gpus=2, job=spread), engine="vllm", weights=("bf16",))
     refused = search_serving(CAL, request, default_cluster("h100-sxm", 2).hierarchy)
     assert isinstance(refused, ServingInfeasible)
     assert refused.starts
-    assert "the longest 24,500" in refused.cause
+    assert "the longest 60,500" in refused.cause
 
 
 def test_every_attention_rank_holds_a_whole_request() -> None:
