@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import meshplan
@@ -34,3 +36,17 @@ def test_a_refusal_names_what_was_asked_alone(asked: dict[str, str], limits: boo
     assert error.fix == ways
     assert ("with 1 lost" in error.cause) is ("spare" in asked)
     assert "e+" not in error.cause
+
+
+def test_no_lower_rate_helps_where_a_request_alone_is_late() -> None:
+    """The limit that breaks without any other request, and what it would have to be."""
+    asked = {"model": "70b", "gpu": "h100-sxm", "gpus": 8, "mode": "aggregated", "input": 8000, "output": 500}
+    with pytest.raises(NoFeasiblePlanError) as refused:
+        meshplan.serve(**asked, weights="bf16", rate="2/s", ttft="1s")
+    error = refused.value
+    late = re.search(r"first token .*, at p99 ([\d.]+) s", error.cause)
+    assert late is not None
+    assert float(late[1]) > 1
+    assert error.fix.startswith(f"relax --ttft to {late[1]} s at least, or use faster GPUs")
+    assert "lower rate helps" in error.fix
+    assert "ask for a lower rate" not in error.fix
