@@ -173,8 +173,8 @@ def test_a_queue_that_grows_at_the_start_refutes_no_certificate() -> None:
 
 
 def test_a_share_that_was_rounded_down_by_two_per_cent_costs_no_replica() -> None:
-    """Three replicas of TP2·PP3 take 19.6/s, not 20/s: two per cent less of each would have made four."""
-    job = ServingJob(input_tokens=2000, output_tokens=300, request_rate_per_s=19.6, ttft_s=1.0, tpot_s=0.04)
+    """Three replicas of TP2·PP3 take 19/s, not 19.2/s: two per cent less of each would have made four."""
+    job = ServingJob(input_tokens=2000, output_tokens=300, request_rate_per_s=19.0, ttft_s=1.0, tpot_s=0.04)
     pins = {"tp": 2, "pp": 3}
     request = ServingRequest(model=model("70b"), job=job, gpu="h100-sxm", weights=("fp8",), pins=pins)
     plan = search_serving(calibration(), request, default_cluster("h100-sxm", 64).hierarchy)

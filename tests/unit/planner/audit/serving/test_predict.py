@@ -257,7 +257,7 @@ def test_steps_that_no_graph_holds_wait_for_their_launches(command: str, words: 
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (f"{VLLM} --tensor-parallel-size 2 --disable-custom-all-reduce", ""),
+        (f"{VLLM} --tensor-parallel-size 4 --disable-custom-all-reduce", ""),
         (f"export NCCL_P2P_DISABLE=1\n{VLLM} --tensor-parallel-size 2", "through host memory"),
         (f"export NCCL_P2P_LEVEL=LOC\n{VLLM} --tensor-parallel-size 2", "through host memory"),
     ],
