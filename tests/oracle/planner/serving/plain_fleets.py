@@ -212,7 +212,7 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
         calibration(), deployment, max_batch=batch, token_budget=max(sizes),
         input_tokens=job.input_tokens, output_tokens=job.output_tokens,
     )  # fmt: skip
-    running = _most_running(times, job, batch)
+    running = batch if phase == "prefill" else _most_running(times, job, batch)
     waits = stack.balance_steps if layout.attention_dp > 1 and phase == "whole" else 0
     handed_s = stack.transfer_s if phase == "prefill" else 0.0
     started = {

@@ -137,3 +137,20 @@ def test_a_first_token_is_seen_when_the_cache_is_handed_over() -> None:
     selection = Selection(counts={0: 1, 1: 1}, rate_per_s=1.0, num_gpus=8)
     run = run_pools(selection, (options[PROMPT_ONLY], 1), (options[OUTPUT_ONLY], 1), 1.0)
     assert float(np.median(run.simulation.ttft_s)) > 0.0545
+
+
+def test_a_limit_on_each_token_bounds_no_pool_of_prompts() -> None:
+    """One GPU decodes a single request within 10.9 ms; of prompts it runs what its cache holds."""
+    job = ServingJob(input_tokens=1000, output_tokens=60, cached_share=0.5, ttft_s=0.72, tpot_s=0.0108)
+    question = _question(
+        job, "8b", "rtx-4090", 4, weights="fp8", engine="vllm", modes=("aggregated", "disaggregated")
+    )
+    offered = [kind for kind in kinds(question) if kind.num_gpus == 1]
+    assert {kind.rules.max_batch for kind in offered if kind.phase != PROMPT_ONLY} == {1}
+    board = enumerate_options(calibration(), question.request, question.hierarchy)
+    (searched,) = [one for one in board.options if (one.phase, one.num_gpus) == (PROMPT_ONLY, 1)]
+    plain = {kind.rules.token_budget: kind.rules for kind in offered if kind.phase == PROMPT_ONLY}
+    assert {rules.token_budget: rules.max_batch for rules in searched.schedulers} == {
+        size: rules.max_batch for size, rules in plain.items()
+    }
+    assert min(rules.max_batch for rules in plain.values()) > 50
