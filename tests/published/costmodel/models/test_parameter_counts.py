@@ -299,7 +299,7 @@ ROUNDED = {
     "exaone-4.0-1.2b": (1.28e9, 1e7, "huggingface.co/LGAI-EXAONE/EXAONE-4.0-1.2B: 1.28B"),
     "exaone-4.0-32b": (32.0e9, 1e7, "huggingface.co/LGAI-EXAONE/EXAONE-4.0-32B: 32.0B"),
     "solar-open-100b": (102.6e9, 1e8, "huggingface.co/upstage/Solar-Open-100B: 102.6B"),
-    "a.x-k1": (519e9, 1e8, "huggingface.co/skt/A.X-K1: 519B"),
+    "a.x-k1": (518_983_059_456, 2e4, "huggingface.co/skt/A.X-K1: 518,983,059,456, without biases"),
     "dots.llm1": (142e9, 1e9, "huggingface.co/rednote-hilab/dots.llm1.inst: 142B"),
     "hy3": (295e9, 1e8, "huggingface.co/tencent/Hy3-preview: 295B, its predicting layer apart"),
     "mistral-small-4-119b": (119e9, 1e8, "huggingface.co/mistralai/Mistral-Small-4-119B-2603: 119B"),
