@@ -53,6 +53,9 @@ def test_rows_are_of_models_and_have_a_source() -> None:
         ("Qwen/Qwen2.5-14B-Instruct-1M", 1_010_000), ("moonshotai/Kimi-K2.7-Code", 262_144),
         ("zai-org/GLM-4.6V", 131_072), ("zai-org/GLM-4.5V", 65_536), ("Qwen/Qwen2.5-VL-72B-Instruct", 128_000),
         ("zai-org/GLM-5.3", 1_048_576),
+        ("Qwen/QVQ-72B-Preview", 128_000), ("Qwen/Qwen3Guard-Gen-8B", 32_768), ("CohereLabs/aya-expanse-32b", 8_192),
+        ("inclusionAI/Ring-1T", 65_536), ("inclusionAI/Ling-1T", 32_768), ("tencent/Hy3-preview", 262_144),
+        ("arcee-ai/Trinity-Large-Thinking", 262_144), ("arcee-ai/Trinity-Mini", 131_072), ("skt/A.X-K1", 131_072),
     ],
 )  # fmt: skip
 def test_a_tune_of_a_shape_has_its_own_positions(name: str, tokens: int) -> None:

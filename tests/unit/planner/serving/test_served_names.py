@@ -26,7 +26,7 @@ PRICED = (
     "ling-1t", "hunyuan-0.5b", "hunyuan-1.8b", "hunyuan-4b", "hunyuan-7b", "ernie-4.5-0.3b", "granite-4.0-micro",
     "granite-4.0-h-micro", "granite-4.0-h-tiny", "granite-4.0-h-small", "aya-expanse-8b", "command-r-32b",
     "trinity-nano", "trinity-mini", "trinity-large", "exaone-4.0-1.2b", "exaone-4.0-32b", "solar-open-100b",
-    "a.x-4.0", "a.x-k1", "dots.llm1", "hy3", "mistral-small-4-119b", "apertus-8b", "apertus-70b", "minicpm4-8b",
+    "a.x-k1", "dots.llm1", "hy3", "mistral-small-4-119b", "apertus-8b", "minicpm4-8b",
     "starcoder2-3b", "starcoder2-7b", "falcon-180b", "reka-flash-3", "eurollm-9b", "bielik-11b", "grok-2",
     "nemotron-nano-9b-v2", "nemotron-nano-12b-v2", "granite-3.1-3b-a800m", "granite-3.1-1b-a400m", "minitron-8b",
     "mellum2-12b-a2.5b", "glm-4.1v-9b", "glm-4.5v", "pixtral-12b", "pixtral-large-124b", "iquest-coder-v1-40b",
