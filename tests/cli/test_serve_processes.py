@@ -1,6 +1,7 @@
 """A command searches its boards by several processes, a library one after the other: one answer."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -87,6 +88,42 @@ def test_boards_are_searched_in_turn_where_processes_would_not_pay_or_be_safe() 
         assert each is map
     stop.set()
     thread.join()
+
+
+ENDED = """
+import os, signal, sys
+from planner.analysis.serving.processes import by_processes
+os.sched_getaffinity = lambda _: {0, 1}
+ASKS = os.getpid()
+def half(item):
+    if item == 3 and os.getpid() != ASKS:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item / 2
+with by_processes(8) as each:
+    assert each is not map
+    if sys.argv[1] == "one that searches":
+        print(list(each(half, range(8))))
+    else:
+        os.kill(ASKS, signal.SIGKILL)
+"""
+"""Something that ends one of its processes, or itself, as the system does where memory is short."""
+
+
+def _ended(which: str) -> subprocess.CompletedProcess[str]:
+    """What is left of it, once all its processes, which share its streams, have ended."""
+    command = [sys.executable, "-c", ENDED, which]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_what_a_killed_process_searched_is_searched_again() -> None:
+    """Nobody waits for ever: the one that asks does the rest itself."""
+    ended = _ended("one that searches")
+    assert ended.stdout == f"{[item / 2 for item in range(8)]}\n", ended.stderr
+
+
+def test_processes_end_with_the_one_that_asked() -> None:
+    """It ended without a word: none of them waits for work that nobody will send."""
+    assert _ended("the one that asks").returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

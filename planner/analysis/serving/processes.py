@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from multiprocessing.pool import Pool
 from typing import Any, Protocol
 
 from costmodel.kernels.tables import load_calibration
@@ -48,8 +49,10 @@ def by_processes(
         if pool is None:
             yield map
             return
-        with pool:
-            yield pool.imap
+        try:
+            yield pool.map
+        finally:
+            pool.end()
 
 
 def _cores() -> int:
@@ -57,7 +60,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _pool(processes: int, forking: Callable[[], AbstractContextManager[None]]) -> Pool | None:
+def _pool(processes: int, forking: Callable[[], AbstractContextManager[None]]) -> _Forked | None:
     """So many processes; None where one is enough, or where a thread runs, which a fork would cut off."""
     if processes == 1 or sys.platform != "linux":
         return None
@@ -65,7 +68,34 @@ def _pool(processes: int, forking: Callable[[], AbstractContextManager[None]]) -
     with forking():
         if threading.active_count() > 1:
             return None
-        return multiprocessing.get_context("fork").Pool(processes, initializer=_start_process)
+        return _Forked(processes)
+
+
+class _Forked:
+    """Processes that are forked at once, while there is no thread, and the results of what they do."""
+
+    def __init__(self, processes: int) -> None:
+        before = multiprocessing.active_children()
+        fork = multiprocessing.get_context("fork")
+        self._pool = ProcessPoolExecutor(processes, mp_context=fork, initializer=_start_process)
+        self._pool.submit(os.getpid)  # the first task starts all of them
+        self._children = [child for child in multiprocessing.active_children() if child not in before]
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
+        """Results in their order; where a process was killed, as for memory, this one finds what is left."""
+        items, done = tuple(items), 0
+        try:
+            for result in self._pool.map(function, items):
+                done += 1
+                yield result
+        except BrokenProcessPool:
+            yield from map(function, items[done:])
+
+    def end(self) -> None:
+        """Wait for nothing that is still done."""
+        for child in self._children:
+            child.kill()
+        self._pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -80,5 +110,13 @@ def _seldom_collected() -> Iterator[None]:
 
 
 def _start_process() -> None:
-    """Leave Ctrl-C to the process that waits."""
+    """Leave Ctrl-C to the process that waits, and end when it does, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the process that asked."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+    os._exit(1)
