@@ -28,6 +28,7 @@ _ASSIGNED = re.compile(
 _COMMENT = re.compile(r"^[ \t]*(?:#|//)")
 _STARTS = re.compile(r"vllm serve|api_server|sglang[. ]|trtllm-serve")
 """Commands of engines: a file that has one says itself what it starts."""
+_VARIABLE = re.compile(r"\$(?:\w+|\{[^{}\n]*\})")
 _LITERAL = re.compile(r"[\w./:@{}\"\[\]-]+")
 _GPUS = re.compile(r"(?:nvidia|amd)\.com/gpu[\"']?[ \t]*[:=][ \t]*[\"']?(\d{1,2})\b")
 _NIM_IMAGE = re.compile(
@@ -122,12 +123,12 @@ def _command(text: str, values: Mapping[str, str]) -> str:
         }
         if flags and model:
             flags = {name: value for name, value in flags.items() if name not in ("MODEL", "MODEL_PATH")}
-            named = model if start.startswith("vllm") else f"--model-path {shlex.quote(model)}"
+            named = _word(model) if start.startswith("vllm") else f"--model-path {_word(model)}"
             return " ".join((start, named, *_flags(flags)))
     batch = values.get("OPTION_ROLLING_BATCH", "").lower()
     options = {name for name in values if name.startswith("OPTION_")}
     if model and options and batch in _OWN_BATCHES and not _OTHER_PROGRAMS.search(text):
-        return " ".join(("vllm serve", shlex.quote(model), *_flags(_of_vllm(values, "OPTION_"))))
+        return " ".join(("vllm serve", _word(model), *_flags(_of_vllm(values, "OPTION_"))))
     profile, image = _PROFILE.fullmatch(values.get("NIM_MODEL_PROFILE", "")), _NIM_IMAGE.search(text)
     if profile is not None and image is not None:
         flags = {"TENSOR_PARALLEL_SIZE": profile["tp"], "PIPELINE_PARALLEL_SIZE": profile["pp"] or "1"}
@@ -161,7 +162,16 @@ def _flags(flags: Mapping[str, str]) -> Iterator[str]:
         if value.lower() == "max":
             yield "$GPUS_OF_MACHINE"
         elif value.lower() != "true":
-            yield value if value.startswith("$") else shlex.quote(value)
+            yield _word(value)
+
+
+def _word(value: str) -> str:
+    """A value as one word of a command; a variable that only a run knows stays one.
+
+    >>> _word("a/b"), _word("a b"), _word("$NAME")
+    ('a/b', "'a b'", '$NAME')
+    """
+    return value if _VARIABLE.fullmatch(value) else shlex.quote(value)
 
 
 def _shown(text: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from planner.serving.board import Board
 from planner.serving.capacity import FEWEST_FILLED
@@ -146,20 +147,23 @@ class PrefillShort:
 def short_of_prefill(run: FleetRun) -> PrefillShort | None:
     """What the prefill pool lacks where its workers compute nearly all the time; None where it does not.
 
-    Workers of it serve x requests a second each when busy; decode workers with all requests in flight y.
+    Workers of it serve x requests a second each when busy; decode workers with all requests in flight y. All
+    that are sent openly need as many of either as their rate takes.
     """
     busy = run.simulation.prefill_utilisation
     if run.prefill is None or busy < BUSY:
         return None
-    each = run.request_rate_per_s / busy / run.prefill_workers
+    each = len(run.simulation.finish_s) / run.simulation.prefill_work_s / run.prefill_workers
     in_flight = run.decode.job.concurrency or run.decode.rules.max_batch * run.decode_workers
     batch = _batch(run.decode, run.decode_workers, in_flight)
     outputs_s = max(run.decode.job.output_tokens - 1, 1) * _token_s(run.decode, batch)
-    wanted = run.decode.job.request_rate_per_s or batch * run.decode_workers / outputs_s
+    sent = run.decode.job.request_rate_per_s
+    wanted = sent or batch * run.decode_workers / outputs_s
+    decode_workers = max(ceil(sent * outputs_s / batch), run.decode_workers) if sent else run.decode_workers
     return PrefillShort(
         busy=busy,
-        prefill_workers=max(-int(-wanted // each), run.prefill_workers + 1),
-        decode_workers=run.decode_workers,
+        prefill_workers=max(ceil(wanted / each), run.prefill_workers + 1),
+        decode_workers=decode_workers,
     )
 
 

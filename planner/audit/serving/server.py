@@ -684,6 +684,7 @@ def _split(engine: str, version: str, facts: JobFacts, model: ModelSpec) -> tupl
         ranks = tp if is_before(version, _OWN_ATTENTION_RANKS) else dp
         together = facts.count("said.attention_ranks") or (ranks if facts.truth("said.attention_dp") else 1)
         copies = 1 if together > 1 else dp
+        ep = tp if model.is_moe and _exchanges_tokens(facts) else ep
     else:
         together, copies = (tp if facts.truth("said.attention_dp") else 1), 1
     if tp % together:
@@ -693,6 +694,18 @@ def _split(engine: str, version: str, facts: JobFacts, model: ModelSpec) -> tupl
             fix=f"give attention ranks among the divisors of {tp}",
         )
     return ServingLayout(tp=tp // together, pp=pp, attention_dp=together, ep=ep), copies
+
+
+_NO_EXCHANGE = ("none", "ascend_tp")
+
+
+def _exchanges_tokens(facts: JobFacts) -> bool:
+    """Whether tokens travel to experts: SGLang then spreads these over all ranks, whatever --ep-size says.
+
+    Of v0.4.5 to v0.5.23, `_a2a_ep_size` of its arguments: so every backend but none and Ascend's of ranks.
+    """
+    backend = facts.value("said.expert_exchange")
+    return backend is not None and str(backend).lower() not in (*_NO_EXCHANGE, "false")
 
 
 def _weights(facts: JobFacts, named: str, model: ModelSpec, assumed: list[str]) -> Weights:

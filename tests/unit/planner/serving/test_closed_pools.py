@@ -12,9 +12,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.serving.board import Board, enumerate_options
 from planner.serving.closed_pools import BUSY, search_closed_pools, short_of_prefill
-from planner.serving.fleet import FleetRun, run_closed_pools
+from planner.serving.fleet import FleetRun, run_closed_pools, run_pools
 from planner.serving.plan import ServingRequest
-from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, rate_bound_per_s
 from topology.builders import default_cluster
 
 CAL = load_calibration()
@@ -94,6 +94,28 @@ def test_a_prefill_pool_that_never_rests_says_how_many_workers_would_do() -> Non
     )
     assert more.request_rate_per_s > 2 * best.request_rate_per_s
     assert short_of_prefill(more) is None
+
+
+@pytest.mark.parametrize("beyond", [4, 12])
+def test_pools_that_are_sent_too_much_say_how_many_workers_would_keep_up(beyond: float) -> None:
+    """An open rate beyond what one worker of each computes: the pools that it names have no growing queue."""
+    _, board = board_of(2, input_tokens=2000)
+    prefill, decode = (
+        next(one for one in board.options if one.phase == phase and one.num_gpus == 1)
+        for phase in (PROMPT_ONLY, OUTPUT_ONLY)
+    )
+    rate = beyond * rate_bound_per_s(prefill)
+    job = replace(decode.job, concurrency=None, request_rate_per_s=rate)
+    decode = replace(decode, job=job)
+    run = run_pools({0: 1, 1: 1}, (prefill, 1), (decode, 1), rate)
+    short = short_of_prefill(run)
+    assert short is not None
+    assert run.broken == ("queue",)
+    prompts, outputs = short.prefill_workers, short.decode_workers
+    named = run_pools({0: prompts, 1: outputs}, (prefill, prompts), (decode, outputs), rate)
+    assert not named.broken, short
+    fewer = run_pools({0: prompts - 2, 1: outputs}, (prefill, prompts - 2), (decode, outputs), rate)
+    assert fewer.broken == ("queue",)
 
 
 def test_the_smallest_pools_keep_the_limits_and_one_gpu_less_does_not() -> None:

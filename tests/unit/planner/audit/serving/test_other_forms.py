@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from planner.audit.container_variables import script_of_container
 from planner.audit.no_job import command_like
 from planner.audit.read import Reading, read_texts
 from planner.audit.serving.server import Server, server_of
@@ -162,6 +163,36 @@ def test_attention_ranks_of_early_releases_are_all_gpus(release: str, ranks: int
     command = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V2.5 --tp 8 --dp 2 --enable-dp-attention"
     server = _server({"serve.sh": f"# sglang {release}\n{command}\n"})
     assert (server.layout.attention_dp, server.layout.num_gpus) == (ranks, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "experts"),
+    [
+        ("", 1),
+        ("--ep-size 4", 4),
+        ("--moe-a2a-backend none --ep-size 4", 4),
+        ("--moe-a2a-backend deepep", 8),
+        ("--moe-a2a-backend mooncake --ep-size 4", 8),
+        ("--enable-deepep-moe", 8),
+        ("--enable-ep-moe", 8),
+    ],
+)
+def test_tokens_that_travel_to_experts_spread_these_over_all_ranks(words: str, experts: int) -> None:
+    """SGLang: "The expert parallel size is adjusted to be the same as the tensor parallel size"."""
+    command = f"python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 2 --enable-dp-attention {words}"
+    server = _server({"serve.sh": command})
+    assert (server.layout.tp, server.layout.attention_dp, server.layout.ep) == (4, 2, experts)
+    assert not [note for note in server.unread.notes if "a2a" in note]
+
+
+def test_models_of_containers_are_one_word_or_a_variable() -> None:
+    """Blanks within a value start no other word; what only a run knows is no name of a model."""
+    assert "vllm serve 'a b; c' --max-model-len 9" in script_of_container(
+        "SM_VLLM_MODEL='a b; c'\nSM_VLLM_MAX_MODEL_LEN=9"
+    )
+    for name in ("SM_VLLM_MODEL", "OPTION_MODEL_ID"):
+        other = f"{name.rpartition('_')[0].removesuffix('_MODEL')}_MAX_MODEL_LEN"
+        assert f"vllm serve ${name} " in script_of_container(f"{name}: !Ref Model\n{other}: 9")
 
 
 def test_ranks_that_share_attention_are_told_where_copies_do_not_fit() -> None:
