@@ -196,16 +196,16 @@ def with_empty_server(
         words += f"; each further one {format_seconds(float(np.median(each_s)))}"
     if job.end_to_end_s is not None:
         words += f"; the whole {format_seconds(whole[0])}, at p{share:g} {format_seconds(whole[1])}"
-    told = f"{missed.cause}; alone on {fleet_label(run)} a request is simulated to have {words}"
+    cause = f"{missed.cause}; alone on {fleet_label(run)} a request is simulated to have {words}"
     late = [
         f"--{name} to {format_seconds(alone_s)}"
         for name, limit_s, alone_s in (("ttft", job.ttft_s, first[1]), ("e2e", job.end_to_end_s, whole[1]))
         if limit_s is not None and alone_s > limit_s
     ]
     if not late:
-        return replace(missed, cause=told)
+        return replace(missed, cause=cause)
     fix = f"relax {' and '.join(late)} at least, or use faster GPUs or narrower weights: no lower rate helps"
-    return replace(missed, cause=told, fix=fix)
+    return replace(missed, cause=cause, fix=fix)
 
 
 def check_request(request: ServingRequest, gpu: Gpu) -> None:
