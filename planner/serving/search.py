@@ -204,7 +204,8 @@ def with_empty_server(
     ]
     if not late:
         return replace(missed, cause=cause)
-    fix = f"relax {' and '.join(late)} at least, or use faster GPUs or narrower weights: no lower rate helps"
+    fix = f"relax {' and '.join(late)}, or use faster GPUs or narrower weights"
+    fix += f": a lower rate does not help {fleet_label(run)}, which is late alone"
     return replace(missed, cause=cause, fix=fix)
 
 

@@ -47,6 +47,7 @@ def test_no_lower_rate_helps_where_a_request_alone_is_late() -> None:
     late = re.search(r"first token .*, at p99 ([\d.]+) s", error.cause)
     assert late is not None
     assert float(late[1]) > 1
-    assert error.fix.startswith(f"relax --ttft to {late[1]} s at least, or use faster GPUs")
-    assert "lower rate helps" in error.fix
+    assert error.fix.startswith(f"relax --ttft to {late[1]} s, or use faster GPUs")
+    assert "a lower rate does not help" in error.fix
+    assert " at least" not in error.fix  # another split may answer sooner: this one was not the fastest
     assert "ask for a lower rate" not in error.fix
