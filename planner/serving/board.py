@@ -164,15 +164,21 @@ def learn(board: Board, i: int, *, needed_per_s: float) -> None:
     """
     option = board.options[i]
     board.simulated += 1
+    able = None
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         possible = needed_per_s <= board.capacities_per_s[i] * (1 + 1e-9)
-        if not possible or with_able_chunk(option, needed_per_s) is None:
+        able = with_able_chunk(option, needed_per_s) if possible else None
+        if able is None:
             fail(board, i, needed_per_s=needed_per_s, rate_per_s=None)
             board.pruned["simulated slower than the best"] += 1
             return
     board.options[i], board.capacities_per_s[i], board.ceilings_per_s[i] = best_bracket(
-        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION
+        option,
+        most_per_s=board.ceilings_per_s[i],
+        precision=RESOLUTION,
+        able=able,
+        served_per_s=needed_per_s,
     )
     board.exact.add(i)
     board.measured.add(i)

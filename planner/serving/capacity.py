@@ -273,16 +273,20 @@ def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02
     return bracket_per_s(option, most_per_s=most_per_s, precision=precision)[0]
 
 
-def bracket_per_s(option: Option, *, most_per_s: float, precision: float = 0.02) -> tuple[float, float]:
+def bracket_per_s(
+    option: Option, *, most_per_s: float, precision: float = 0.02, served_per_s: float = 0.0
+) -> tuple[float, float]:
     """A rate that one replica serves, and one that it does not (or `most_per_s`), by bisection.
 
-    The first is 0.0 when even a hundredth of `most_per_s` is too much.
+    The first is 0.0 when even a hundredth of `most_per_s` is too much. Nothing is asked up to `served_per_s`,
+    which it was seen to serve: a little below, the luck of few requests may say otherwise.
     """
     low, high = 0.0, most_per_s
     while high - low > precision * high and high > most_per_s / 100:
         middle = (low + high) / 2
-        low, high = (middle, high) if serves(option, middle) else (low, middle)
-    return low, high
+        known = middle <= served_per_s
+        low, high = (middle, high) if known or serves(option, middle) else (low, middle)
+    return max(low, min(served_per_s, high)), high
 
 
 def replicas_for(rate_per_s: float, capacity_per_s: float) -> float:
@@ -303,11 +307,28 @@ def best_chunk(option: Option, *, most_per_s: float, precision: float = 0.02) ->
 
 
 def best_bracket(
-    option: Option, *, most_per_s: float, precision: float = 0.02
+    option: Option,
+    *,
+    most_per_s: float,
+    precision: float = 0.02,
+    able: Option | None = None,
+    served_per_s: float = 0.0,
 ) -> tuple[Option, float, float]:
-    """The option with its best chunk size, a rate that it serves, and one that no chunk size does."""
-    first, *others = with_chunks(option)
-    best, (capacity, ceiling) = first, bracket_per_s(first, most_per_s=most_per_s, precision=precision)
+    """The option with its best chunk size, a rate that it serves, and one that no chunk size does.
+
+    Args:
+        option: The replica.
+        most_per_s: A rate that it does not serve more than.
+        precision: To which rates are told apart.
+        able: It with the first chunk size that was seen to serve `served_per_s`, where that was asked.
+        served_per_s: Requests a second that it was seen to serve so.
+    """
+    chunks = with_chunks(option)
+    sizes = [chunked.rules for chunked in chunks]
+    first, *others = chunks if able is None else chunks[sizes.index(able.rules) :]
+    known = served_per_s if able is not None else 0.0
+    capacity, ceiling = bracket_per_s(first, most_per_s=most_per_s, precision=precision, served_per_s=known)
+    best = first
     for other in others:
         better = max((1 + precision) * capacity, 1e-9)
         if better > most_per_s:
@@ -315,7 +336,9 @@ def best_bracket(
         elif not serves(other, better):
             ceiling = max(ceiling, better)
         else:
-            served, failed = bracket_per_s(other, most_per_s=most_per_s, precision=precision)
+            served, failed = bracket_per_s(
+                other, most_per_s=most_per_s, precision=precision, served_per_s=better
+            )
             ceiling = max(ceiling, failed)
             best, capacity = (other, served) if served > capacity else (best, capacity)
     return best, capacity, ceiling
