@@ -16,6 +16,7 @@ from costmodel.serving.held import (
     tokens_in_flight,
 )
 from costmodel.serving.memory import scarcest_stage, tile_share
+from costmodel.serving.memory_share import memory_share
 from costmodel.serving.partition import roomiest_layers
 from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
@@ -59,6 +60,7 @@ class Start(HeldCache):
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
+        computed_share: Of the memory, where the engine computes that as it starts; 0 where it is told.
         scarcest: The stage that is told of, where stages are not alike, in words; else "".
         refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
@@ -76,6 +78,7 @@ class Start(HeldCache):
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
+    computed_share: float = 0.0
     scarcest: str = ""
     refusal: BrokenLaw | None = None
 
@@ -197,13 +200,18 @@ class Start(HeldCache):
         taken = "by its log " if self.estimate else taken
         without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         guessed = "" if self.knows_longest else ", a guess"
+        share = (
+            f" of {self.computed_share:.3g} of its memory, which the engine computes"
+            if self.computed_share
+            else ""
+        )
         more = self.kept_concurrency > MOST_KEPT * max(self.concurrency, 0.0) > 0
         kept = (
             " with a step's tokens in its windows, as the engine counts at its start; once computed "
             f"{self.kept_concurrency:.2f}x"
         )
         return (
-            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}, {tokens}; "
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}{share}, {tokens}; "
             f"maximum concurrency for {self.longest:,} tokens a request{guessed}: "
             f"{max(self.concurrency, 0.0):.2f}x{kept if more else ''}{without}"
         )
@@ -402,6 +410,7 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         wide=_wide_words(deployment),
         scarcest=_scarcest_words(server, deployment),
         wide_cache=deployment.kv_dtype == "bf16",
+        computed_share=stack.memory_fraction if stack.reserves and server.memory_fraction is None else 0.0,
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
 
@@ -448,7 +457,7 @@ def _as_stated(server: Server, held: HeldCache) -> HeldCache:
 
 
 def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Deployment:
-    """The deployment of a server, as its engine's version has it and with its own memory setting."""
+    """The deployment of a server, as its engine's version has it, and its memory setting or that one's."""
     deployment = deployment_of(request, hierarchy, server.weights, server.layout)
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
@@ -458,7 +467,13 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = replace(stack, graph_batch=server.graph_batch, own_all_reduce=server.own_all_reduce)
     if server.graph_batch == 0:
         stack = replace(stack, prompt_graph_tokens=0)
-    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers)
+    deployment = replace(
+        deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers
+    )
+    if server.memory_fraction is not None:
+        return deployment
+    share = memory_share(deployment, token_budget=server_budget(server, deployment))
+    return replace(deployment, stack=replace(deployment.stack, memory_fraction=share))
 
 
 def server_budget(server: Server, deployment: Deployment) -> int:
@@ -470,7 +485,8 @@ def server_budget(server: Server, deployment: Deployment) -> int:
         return max(longest, LEAST_STEP)
     if longest <= stack.whole_prompts:
         return max(longest, LEAST_STEP)
-    return scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+    budget = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+    return max(budget // server.layout.attention_dp, 1) if stack.shares_budget else budget
 
 
 def _wide_words(deployment: Deployment) -> str:
