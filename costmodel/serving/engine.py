@@ -331,6 +331,8 @@ class ServingStack:
     """First version that asks every stage's cache for a longest request of all layers; empty if none does."""
     all_layers_before: str = ""
     """First version after it that asks for the stage's own layers again."""
+    copies_groups: bool = False
+    """Each of several ranks has a copy of the only group of a Mamba-2 layer, of weights in bf16."""
     shares_budget: bool = False
     """Its tokens of a step are those of all attention ranks together, whether told or by default."""
     asks_all_layers: bool = False
