@@ -331,6 +331,8 @@ class ServingStack:
     """First version that asks every stage's cache for a longest request of all layers; empty if none does."""
     all_layers_before: str = ""
     """First version after it that asks for the stage's own layers again."""
+    counts_host_memory: bool = False
+    """Where GPU and host share one memory, what the host takes while it loads counts as the engine's."""
     copies_groups: bool = False
     """Each of several ranks has a copy of the only group of a Mamba-2 layer, of weights in bf16."""
     shares_budget: bool = False
