@@ -204,8 +204,8 @@ class Start(HeldCache):
         """What the host takes of the same memory may be too much."""
         needed, left = format_bytes(self._asked_bytes), format_bytes(self.cache_bytes)
         why = (
-            "GPU and host have one memory, and the engine counts what the host takes of it while it loads, up "
-            f"to {format_bytes(self.host_bytes)} by servers that were seen; a request needs {needed} of {left}"
+            "GPU and host have one memory, and the engine counts what the host takes of it while it loads, "
+            f"up to {format_bytes(self.host_bytes)} by servers seen; a request needs {needed} of {left}"
         )
         remedy = "end other programs and drop the page cache first, or state --kv-cache-memory-bytes"
         return f"the server may not start: {why}", f"{remedy} or a shorter --max-model-len"
