@@ -36,11 +36,11 @@ LEAST_DOUBT_BYTES = 0.5 * GIB
 """The least of it: cards that hold little beside them take 0.2 to 0.85 GiB outside PyTorch by their logs."""
 WEIGHTS_UNCERTAINTY = 0.015
 """The same of weights (`tests/published/costmodel/serving/test_memory_ledger.py`)."""
-HOST_BYTES, HOSTS_BYTES = 4.5 * GIB, 13.5 * GIB
+HOST_BYTES, HOSTS_BYTES = 4.5 * GIB, 12.5 * GIB
 """What vLLM may count besides where the host has the same memory, on one host and on several.
 
 It looks at what the host has left, so that compilers, loaders and other processes are its own (vllm pull
-55828). Of four servers on one GB10 it was 0 to 2.3 GiB, a loader adds 4.4; of one on two it was 13.3
+55828). Of four servers on one GB10 it was 0 to 2.3 GiB, a loader adds 4.4; of one on two it was 12.4
 (eugr/spark-vllm-docker issue 396). A compiler's 31 GiB of another thread are not held (its pull 286)."""
 WHOLE_MEMORY = 1.0
 MOST_KEPT = 1.5
