@@ -10,7 +10,7 @@ Legend: ``H`` hidden size, ``h`` value heads of width ``p``, ``g`` key heads (Ma
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from costmodel.models.mechanism import Cut, EngineWords, Mechanism
@@ -128,6 +128,16 @@ class Recurrence(Mechanism):
     def state_numbers(self) -> int:
         """h·n·p, numbers of the state of one sequence."""
         return self.value_heads * self.key_dim * self.value_dim
+
+    def on_ranks(self, tp: int) -> Recurrence:
+        """The recurrence as tensor-parallel ranks of a server hold it: each has a copy of an only group.
+
+        >>> mamba = Recurrence(kind="mamba2", key_heads=1, value_heads=128, key_dim=128, value_dim=64)
+        >>> [mamba.on_ranks(tp).key_heads for tp in (1, 2, 8)]
+        [1, 2, 8]
+        """
+        copied = tp > 1 and self.key_heads == 1 and RECURRENCES[self.kind].repeats_groups
+        return replace(self, key_heads=tp) if copied else self
 
     @property
     def convolution_numbers(self) -> int:
@@ -248,7 +258,8 @@ class RecurrenceRecord:
         scan: Costs of its chunked scan per token.
         run_words: What files of measured runs say of a model that has it, where no column tells its layers.
         context_heads: Heads that context ranks must divide; () where no engine exchanges heads for tokens.
-        repeats_groups: Whether ranks beyond the groups get a copy of one, sent with the heads.
+        repeats_groups: Whether ranks beyond the groups get a copy of one, sent with the heads; of an only
+            group in serving (vLLM 0.33, `MambaMixer2`).
         context_messages: Tensors that an exchange of heads sends apart.
     """
 

@@ -85,6 +85,42 @@ class GraphMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GraphTier:
+    """What an engine does on GPUs of at least so much memory where no flag says otherwise.
+
+    It captures decode steps of `batch` requests at most, of `few_gpus_batch` where fewer than four GPUs share
+    a layer; or it keeps `reserve_gib` free, and `gpu_gib` more a GPU of a replica.
+    """
+
+    least_gib: float
+    batch: int = 0
+    few_gpus_batch: int = 0
+    reserve_gib: float = 0.0
+    gpu_gib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReserve:
+    """By what an engine finds its memory setting where it is told none (`serving.memory_share`).
+
+    Attributes:
+        since: The first version of which this holds.
+        shares: GPUs that share a layer, most first, and the setting from so many on.
+        tiers: By the memory of the GPU, the largest first.
+        draft_mib: Kept free besides where a model drafts.
+        attention_dp_mib: The same where there are several attention ranks, of tiers with a reserve.
+        counts_all_ranks: Whether a step's tokens are those of all attention ranks.
+    """
+
+    since: str
+    shares: tuple[tuple[int, float], ...] = ()
+    tiers: tuple[GraphTier, ...] = ()
+    draft_mib: float = 0.0
+    attention_dp_mib: float = 0.0
+    counts_all_ranks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingStack:
     """One inference engine as the cost model sees it.
 
@@ -108,7 +144,7 @@ class ServingStack:
             asked for; 0 where it cannot be.
         splits_attention_ranks: Attention ranks can be of several GPUs; else they are of one each.
         kv_block_tokens: Tokens of one page of the KV cache.
-        memory_fraction: The engine's memory setting, by default.
+        memory_fraction: The engine's memory setting, by default; ours where the engine computes one.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
         memory_fraction_since: First version with `memory_fraction`; empty if every version has it.
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
@@ -274,6 +310,8 @@ class ServingStack:
     widens_output_groups: bool = False
     graphs: tuple[GraphMemory, ...] = ()
     """What its profile counts of graphs, oldest first; empty if it counts none."""
+    reserves: tuple[MemoryReserve, ...] = ()
+    """By what it finds its memory setting where it is told none, oldest first; empty where that is fixed."""
     defaults: tuple[SchedulerDefault, ...] = ()
     earlier_defaults: tuple[SchedulerDefault, ...] = ()
     """What versions before `earlier_defaults_before` take."""
@@ -293,6 +331,12 @@ class ServingStack:
     """First version that asks every stage's cache for a longest request of all layers; empty if none does."""
     all_layers_before: str = ""
     """First version after it that asks for the stage's own layers again."""
+    counts_host_memory: bool = False
+    """Where GPU and host share one memory, what the host takes while it loads counts as the engine's."""
+    copies_groups: bool = False
+    """Each of several ranks has a copy of the only group of a Mamba-2 layer, of weights in bf16."""
+    shares_budget: bool = False
+    """Its tokens of a step are those of all attention ranks together, whether told or by default."""
     asks_all_layers: bool = False
     """Whether this version asks for all layers."""
     batches_in_flight: int = 1
@@ -372,7 +416,8 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     logit = _as_of(version, stack.earlier_sampled_logit_bytes, stack.sampled_logit_bytes)
     stack = replace(stack, workspace_bytes=workspace, sampled_logit_bytes=logit)
     graphs = tuple(row for row in stack.graphs if not is_before(version, row.since))
-    stack = replace(stack, graphs=graphs)
+    reserves = tuple(row for row in stack.reserves if not is_before(version, row.since))
+    stack = replace(stack, graphs=graphs, reserves=reserves)
     if is_before(version, stack.loader_scale_since):
         stack = replace(stack, loader_scale_bytes=stack.earlier_loader_scale_bytes)
     if is_before(version, stack.sums_peaks_before):

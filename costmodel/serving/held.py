@@ -17,6 +17,7 @@ from costmodel.serving.memory import (
     kv_bytes_per_token,
     memory_breakdown,
     scarcest_stage,
+    whole_blocks,
 )
 from costmodel.serving.pages import state_page_bytes
 
@@ -41,6 +42,7 @@ class HeldCache:
             asks a stage for all layers.
         state_page_bytes: Of a page of its pool, of which a request that runs needs one for its state; 0
             without.
+        block_tokens: Tokens of a block of the cache, which engines hand out whole.
     """
 
     weights_bytes: float
@@ -51,6 +53,7 @@ class HeldCache:
     kept_bytes: float = 0.0
     asked_share: float = 1.0
     state_page_bytes: float = 0.0
+    block_tokens: int = 1
 
     @property
     def state_pages(self) -> int:
@@ -59,8 +62,8 @@ class HeldCache:
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens of longest requests that the cache of an attention rank holds; below 0 without a cache."""
-        return int(self.cache_bytes // (self.request_bytes / self.longest))
+        """Tokens of longest requests, in whole blocks, of an attention rank's cache; below 0 without one."""
+        return whole_blocks(self.cache_bytes, self.request_bytes / self.longest, self.block_tokens)
 
     @property
     def concurrency(self) -> float:
@@ -119,6 +122,7 @@ def held_cache(
         kept_bytes=longest * kv_bytes_per_token(deployment, longest),
         asked_share=_asked_share(replica, cache, token_budget, sampled),
         state_page_bytes=state_page_bytes(deployment),
+        block_tokens=deployment.stack.kv_block_tokens,
     )
 
 
@@ -147,13 +151,19 @@ def tokens_in_flight(deployment: Deployment, token_budget: int) -> int:
 def longest_held(deployment: Deployment, cache_bytes: float, most: int, in_flight: int) -> int:
     """Tokens of the longest request, up to `most`, that so much cache holds; 0 where it holds none.
 
-    Bisection, as vLLM finds `--max-model-len auto` (estimate_max_model_len): a longer request keeps no less.
+    Whole blocks, or all of `most`. Bisection, as vLLM finds `--max-model-len auto` (estimate_max_model_len):
+    a longer request keeps no less.
     """
-    if most * kv_bytes_per_token(deployment, most, in_flight) <= cache_bytes:
+    block = deployment.stack.kv_block_tokens
+
+    def fits(tokens: int) -> bool:
+        per_token = kv_bytes_per_token(deployment, tokens, in_flight)
+        return whole_blocks(cache_bytes, per_token, block) >= tokens
+
+    if fits(most):
         return most
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        fits = middle * kv_bytes_per_token(deployment, middle, in_flight) <= cache_bytes
-        low, high = (middle, high) if fits else (low, middle)
-    return low
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low // block * block

@@ -14,6 +14,7 @@ width, ``o`` numbers of a group of outputs.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import floor
 
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.attention import LatentAttention
@@ -47,6 +48,7 @@ MOST_SAMPLED = 1024  # requests that a scheduler's engine samples at once, by de
 MOST_EXPERT_TOKENS = 32768
 """Tokens whose routed copies fused expert kernels keep at once (vLLM's VLLM_FUSED_MOE_CHUNK_SIZE)."""
 ENDLESS = 1e15  # tokens of a request whose windows and states are no share of what it keeps
+_ROUNDING = 1e-9  # share by which a quotient of bytes may fall short of a whole number
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
@@ -317,10 +319,19 @@ def kv_capacity_tokens(
     parts = memory_breakdown(
         deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction
     )
-    ranks = deployment.layout.attention_dp
-    block = deployment.stack.kv_block_tokens
-    tokens = parts.kv_cache_bytes / kv_bytes_per_token(deployment, context)
-    return max(int(tokens // block), 0) * block * ranks
+    per_token = kv_bytes_per_token(deployment, context)
+    tokens = whole_blocks(parts.kv_cache_bytes, per_token, deployment.stack.kv_block_tokens)
+    return tokens * deployment.layout.attention_dp
+
+
+def whole_blocks(cache_bytes: float, token_bytes: float, block_tokens: int) -> int:
+    """Tokens that a cache holds in whole blocks, as engines hand it out; below 0 without a cache.
+
+    >>> whole_blocks(1000.0, 1.0, 16), whole_blocks(-1.0, 1.0, 16)
+    (992, -16)
+    """
+    blocks = cache_bytes / (token_bytes * block_tokens)
+    return floor(blocks + _ROUNDING * abs(blocks)) * block_tokens
 
 
 def host_cache_tokens(deployment: Deployment, context: float) -> float:

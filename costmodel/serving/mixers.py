@@ -24,7 +24,7 @@ from costmodel.models.kinds import model_of_layer
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.spec import LayerKind, ModelSpec, recurrence_of
 from costmodel.models.streams import BLOCKS
-from costmodel.serving.deployment import Deployment, kv_token_bytes_per_layer
+from costmodel.serving.deployment import Deployment, dtype_of, kv_token_bytes_per_layer
 from costmodel.serving.mixer_kernels import KernelName, MixerKernel, mixer_kernel
 from topology.base.arrays import Floats
 
@@ -41,7 +41,7 @@ def mixer_products(deployment: Deployment, kind: LayerKind) -> tuple[tuple[float
     if kind.attention == "none":
         return ()
     if kind.attention == "recurrence":
-        r = recurrence_of(model)
+        r = recurrence_of(model).on_ranks(tp)
         ranks = zip(r.shape.gate_ranks, r.shape.gate_widths, strict=True)
         gates = [product for rank, width in ranks for product in ((rank, H), (width / tp, rank))]
         return ((r.shape.input_width / tp, H), *gates, (H, r.value_width / tp))
@@ -73,13 +73,25 @@ def mixer_parameters_of_rank(deployment: Deployment, kind: LayerKind) -> float:
     if kind.attention == "none":
         return 0.0
     if kind.attention == "recurrence":
-        r = recurrence_of(model)
+        r = recurrence_of(model).on_ranks(tp)
         whole = r.whole_parameters(model.hidden_size)
         return (r.parameters(model.hidden_size) - whole) / tp + whole
     attention = model.attention
     whole = attention.replicated_parameters
     further = attention.further_parameters(kind.attention)
     return (attention.parameters - whole) / tp + whole + further
+
+
+def splits_recurrence(deployment: Deployment) -> bool:
+    """Whether an engine starts so many ranks of a model with a recurrence, by its weights.
+
+    Ranks divide its groups, or each has a copy of an only one, which quantised checkpoints do not have.
+    """
+    r, tp = deployment.model.recurrence, deployment.layout.tp
+    if r is None:
+        return True
+    copies = deployment.stack.copies_groups and dtype_of(deployment, "attention") == "bf16"
+    return r.on_ranks(tp) is r or copies
 
 
 def kept_bytes(deployment: Deployment, kind: LayerKind, context: float, in_flight: int = 0) -> float:
@@ -118,7 +130,8 @@ def _of_layer(deployment: Deployment, kind: LayerKind) -> Deployment:
 
 def state_bytes(deployment: Deployment) -> float:
     """Of one layer and request: the state in fp32, and the convolution's past inputs."""
-    r, tp = recurrence_of(deployment.model), deployment.layout.tp
+    tp = deployment.layout.tp
+    r = recurrence_of(deployment.model).on_ranks(tp)
     return (FLOAT_BYTES * r.state_numbers + HALF_BYTES * r.convolution_numbers) / tp
 
 
@@ -148,7 +161,7 @@ def decode_core_s(
     if kind.attention == "none":
         return np.zeros(np.broadcast(B, seen).shape)
     if kind.attention == "recurrence":
-        return _step_s(deployment, recurrence_of(model), B) + 0 * seen
+        return _step_s(deployment, recurrence_of(model).on_ranks(deployment.layout.tp), B) + 0 * seen
     if model.compression is not None:
         return _compressed_s(deployment, kind, B, np.ones_like(seen), seen)
     if model.chooses_keys(kind):
@@ -168,7 +181,7 @@ def prefill_core_s(
     if kind.attention == "none":
         return np.zeros(np.broadcast(q, before).shape)
     if kind.attention == "recurrence":
-        return _scan_s(deployment, recurrence_of(model), q) + 0 * before
+        return _scan_s(deployment, recurrence_of(model).on_ranks(deployment.layout.tp), q) + 0 * before
     if model.compression is not None:
         return _compressed_s(deployment, kind, np.ones_like(q), q, before)
     if model.chooses_keys(kind):

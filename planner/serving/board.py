@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
+from costmodel.serving.mixers import splits_recurrence
 from costmodel.serving.step_table import StepTimes
 from planner.serving.capacity import MOST_REPLICAS, Loops, best_bracket, replicas_for, with_able_chunk
 from planner.serving.fleet import FleetRun
@@ -29,6 +30,7 @@ from planner.serving.replica import (
 from planner.serving.space import deployment_of, layouts_of
 from topology.fabric.hierarchy import Hierarchy
 
+_GROUPS_OF_RANKS = "has more ranks than groups of a recurrence, which the engine does not copy so"
 _STAGES_IN_POOLS = "has stages, whose cache the engine cannot move between pools"
 _TOKENS_IN_POOLS = "has tokens apart, whose cache the engine cannot move between pools"
 _TOKENS_OF_PROMPTS = "has tokens apart, which are for decoding"
@@ -106,7 +108,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
             tables: dict[int, StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
-                if (reason := _not_moved(deployment, phase)) is not None:
+                if (reason := _not_split(deployment) or _not_moved(deployment, phase)) is not None:
                     board.pruned[reason] += 1
                     board.rejected.append(Rejected(reason=reason))
                     continue
@@ -142,6 +144,11 @@ def _looked_for(request: ServingRequest, board: Board) -> int:
     return (
         min(max(MOST_OVER * least, FEWEST_LOOKED), MOST_FLEET_GPUS) if rate is not None else MOST_FLEET_GPUS
     )
+
+
+def _not_split(deployment: Deployment) -> str | None:
+    """Why ranks do not split a model's recurrence in these weights; None where they do."""
+    return None if splits_recurrence(deployment) else _GROUPS_OF_RANKS
 
 
 def _not_moved(deployment: Deployment, phase: str) -> str | None:

@@ -11,6 +11,7 @@ from costmodel.serving.deployment import Deployment, Weights, weight_bytes
 from costmodel.serving.engine import ServingStack, serving_stack
 from costmodel.serving.formats import format_of, is_sure, serves_format
 from costmodel.serving.held import HeldCache, held_cache
+from costmodel.serving.mixers import splits_recurrence
 from planner.serving.plan import ServingInfeasible, ServingRequest
 from planner.serving.replica import (
     OUT_OF_MEMORY,
@@ -129,6 +130,7 @@ def _roomiest(request: ServingRequest, hierarchy: Hierarchy) -> tuple[str, HeldC
         for layout in layouts_of(request, hierarchy)
         for weights in request.weights
         for deployment in [deployment_of(request, hierarchy, weights, layout)]
+        if splits_recurrence(deployment)
     ]
 
     def room(layout: tuple[str, HeldCache]) -> tuple[float, ...]:
@@ -155,7 +157,8 @@ def _roomier(request: ServingRequest, hierarchy: Hierarchy) -> str:
         wider = replace(request, job=replace(job, **changed))
         for layout in layouts_of(wider, hierarchy):
             deployment = deployment_of(wider, hierarchy, request.weights[0], layout)
-            if holds_requests(deployment, wider.job, min(token_budgets(deployment, wider.job, WHOLE))):
+            budget = min(token_budgets(deployment, wider.job, WHOLE))
+            if splits_recurrence(deployment) and holds_requests(deployment, wider.job, budget):
                 return f", or {flags}"
     return ""
 
@@ -171,7 +174,8 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         and (weights != "fp4" or "fp4" in hierarchy.gpu.peak_flop_per_s)
         and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights, request.model)
         and any(
-            holds_requests(deployment, request.job, min(token_budgets(deployment, request.job, WHOLE)))
+            splits_recurrence(deployment)
+            and holds_requests(deployment, request.job, min(token_budgets(deployment, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
         )
     )

@@ -220,9 +220,19 @@ def _powers(limit: int) -> tuple[int, ...]:
 
 
 def _tensor_degrees(model: ModelSpec, limit: int) -> tuple[int, ...]:
-    """Tensor-parallel degrees that divide heads of queries, those of a recurrence, and groups of outputs."""
-    sizes = [cut.size for cut in model.cuts if cut.axis == "tp" and cut.law in _WHOLE_CUTS]
-    return tuple(tp for tp in _powers(limit) if not any(HEADS.rest(size, tp) for size in sizes))
+    """Tensor-parallel degrees that divide heads of queries, those of a recurrence, and groups of outputs.
+
+    An only group of a recurrence is copied to ranks that divide its heads.
+    """
+
+    def divides(tp: int) -> bool:
+        recurrence = model.recurrence and model.recurrence.on_ranks(tp)
+        ranked = replace(model, recurrence=recurrence) if recurrence else model
+        sizes = [cut.size for cut in ranked.cuts if cut.axis == "tp" and cut.law in _WHOLE_CUTS]
+        sizes += [recurrence.value_heads] if recurrence else []
+        return not any(HEADS.rest(size, tp) for size in sizes)
+
+    return tuple(tp for tp in _powers(limit) if divides(tp))
 
 
 def _expert_degrees(model: ModelSpec, tp: int) -> tuple[int, ...]:

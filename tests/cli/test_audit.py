@@ -312,13 +312,14 @@ def test_a_bare_number_is_no_file_to_write_to(capsys, tmp_path, monkeypatch):
 
 
 def test_the_memory_share_of_sglang_that_nobody_said_is_told(capsys, tmp_path):
-    """It would compute one: ours is taken for granted, unless the server has its own."""
+    """It computes one, which is told with the memory; unless the server has its own."""
     command = "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B --attention-backend fa3"
     for more, said in (("", True), (" --mem-fraction-static 0.8", False)):
         (tmp_path / "serve.sh").write_text(command + more, encoding="utf-8")
-        assert run(["audit", str(tmp_path / "serve.sh"), "--concurrency", "8"]) == 0
-        told = capsys.readouterr().out.partition("Taken for granted")[2]
-        assert ("take 0.88 of the memory" in told) is said
+        assert run(["audit", str(tmp_path / "serve.sh"), "--gpu", "h100-sxm", "--concurrency", "8"]) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("--mem-fraction-static" in told.partition("Taken for granted")[2]) is said
+        assert ("of 0.83 of its memory" in told) is said
 
 
 @pytest.mark.parametrize(

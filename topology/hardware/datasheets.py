@@ -50,6 +50,7 @@ class GpuSheet:
     bridge_deepep: bool = True
     driver_words: tuple[str, ...] = ()
     peer_to_peer: bool = True
+    shares_host_memory: bool = False
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()
@@ -262,6 +263,16 @@ def allocatable_bytes(gpu: Gpu) -> float:
     """
     sheet = gpu_sheets().get(gpu.name)
     return min(gpu.memory_bytes, sheet.cuda_gib * GIB) if sheet and sheet.cuda_gib else gpu.memory_bytes
+
+
+def shares_host_memory(gpu: Gpu) -> bool:
+    """Return whether a GPU and its CPU have one memory; False of a GPU without a data sheet.
+
+    >>> shares_host_memory(gpu_sheets()["gb10"].gpu()), shares_host_memory(gpu_sheets()["gh200-96gb"].gpu())
+    (True, False)
+    """
+    sheet = gpu_sheets().get(gpu.name)
+    return sheet is not None and sheet.shares_host_memory
 
 
 def default_gpu() -> str:

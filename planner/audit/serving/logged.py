@@ -34,6 +34,7 @@ def as_printed(held: Held, log: ServerLog | None) -> Held:
         longest=longest,
         request_bytes=request,
         kept_bytes=0.0,
+        block_tokens=1,
     )
 
 

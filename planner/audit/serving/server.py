@@ -318,17 +318,17 @@ def server_of(
     layout = replace(layout, gpus=kinds) if len(kinds) > 1 else layout
     kind = kinds[0] if kinds else _gpu(reading, assumed)
     sequences, budget = facts.count("said.max_sequences"), facts.count("said.token_budget")
-    if engine.name == "sglang":
+    if engine.shares_budget:
         budget = budget and max(budget // layout.attention_dp, 1)
     else:
         sequences = sequences and sequences * layout.attention_dp
     steps, more = _waits(facts, layout, assumed)
     cache_format = str(facts.value("said.kv_dtype") or "").lower()
     memory = read_or_broken(lambda: _share(facts.value("said.memory_share")), None, broken)
-    if memory is None and engine.fraction_of == "static":
+    if memory is None and engine.reserves:
         assumed.append(
-            f"weights and cache take {engine.memory_fraction:g} of the memory, as plans set it "
-            "(--mem-fraction-static): none is given, and the engine computes one by a rule of its own"
+            "weights and cache take the share of the memory that the rule of the engine's release gives "
+            "(--mem-fraction-static): none is given"
         )
     unread = _unread(reading, version)
     assumed += unread.notes
@@ -581,8 +581,8 @@ def as_planned(server: Server, request: ServingRequest) -> ServingRequest:
 
 
 def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
-    """The workers of a plan's pool as they are started."""
-    request = plan.request
+    """The workers of a plan's pool as they start: told a memory setting where the engine computes one."""
+    request, stack = plan.request, serving_stack(plan.request.engine)
     return Server(
         engine=request.engine,
         model=request.model,
@@ -591,7 +591,7 @@ def planned_server(plan: ServingPlan, pool: PoolPlan) -> Server:
         replicas=pool.workers,
         weights=plan.weights,
         kv_dtype=plan.kv_dtype,
-        memory_fraction=request.job.memory_fraction,
+        memory_fraction=request.job.memory_fraction or (stack.memory_fraction if stack.reserves else None),
         max_batch=pool.max_batch,
         token_budget=pool.token_budget,
         longest=request.length_limit,

@@ -16,6 +16,7 @@ from costmodel.serving.held import (
     tokens_in_flight,
 )
 from costmodel.serving.memory import scarcest_stage, tile_share
+from costmodel.serving.memory_share import memory_share
 from costmodel.serving.partition import roomiest_layers
 from planner.audit.serving.logged import as_printed, prints_cache
 from planner.audit.serving.refused import BrokenLaw, converts_e4m3, refusal_of
@@ -25,7 +26,7 @@ from planner.serving.plan import ServingRequest
 from planner.serving.space import deployment_of, partition_words
 from topology.base.units import GIB, format_bytes
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.datasheets import allocatable_bytes
+from topology.hardware.datasheets import allocatable_bytes, shares_host_memory
 
 ENGINE_UNCERTAINTY = 0.15
 """Share by which what engines take beside weights and cache differs from what their logs leave for it
@@ -35,6 +36,12 @@ LEAST_DOUBT_BYTES = 0.5 * GIB
 """The least of it: cards that hold little beside them take 0.2 to 0.85 GiB outside PyTorch by their logs."""
 WEIGHTS_UNCERTAINTY = 0.015
 """The same of weights (`tests/published/costmodel/serving/test_memory_ledger.py`)."""
+HOST_BYTES, HOSTS_BYTES = 4.5 * GIB, 12.5 * GIB
+"""What vLLM may count besides where the host has the same memory, on one host and on several.
+
+It looks at what the host has left, so that compilers, loaders and other processes are its own (vllm pull
+55828). Of four servers on one GB10 it was 0 to 2.3 GiB, a loader adds 4.4; of one on two it was 12.4
+(eugr/spark-vllm-docker issue 396). A compiler's 31 GiB of another thread are not held (its pull 286)."""
 WHOLE_MEMORY = 1.0
 MOST_KEPT = 1.5
 """Times as many requests as its engine counts at its start that a cache keeps, from which that is told."""
@@ -59,6 +66,9 @@ class Start(HeldCache):
         whole_memory: Whether the engine was given all memory.
         wide_cache: Whether the cache is of sixteen bits.
         remedy: Settings with which it starts, in words; "" where none is known.
+        computed_share: Of the memory, where the engine computes that as it starts; 0 where it is told.
+        host_bytes: What the host may take of the same memory while the engine loads, which it counts; 0 where
+            each has its own.
         scarcest: The stage that is told of, where stages are not alike, in words; else "".
         refusal: Why the engine refuses its settings, or may, whatever they take, and what helps.
     """
@@ -76,6 +86,8 @@ class Start(HeldCache):
     whole_memory: bool = False
     wide_cache: bool = False
     remedy: str = ""
+    computed_share: float = 0.0
+    host_bytes: float = 0.0
     scarcest: str = ""
     refusal: BrokenLaw | None = None
 
@@ -91,7 +103,7 @@ class Start(HeldCache):
         if not self.certain:
             return None
         if self.holds:
-            known = self.knows_longest or not self.refuses
+            known = (self.knows_longest or not self.refuses) and not self.host_may_fill
             return True if self.refusal is None and known and self.holds_states else None
         most_bytes = self.cache_bytes + self.doubt_bytes
         needed_bytes = self._needed_bytes if self.knows_longest else self._states_bytes
@@ -100,8 +112,12 @@ class Start(HeldCache):
     @property
     def _needed_bytes(self) -> float:
         """Cache without which the engine refuses to start."""
-        asked = self.request_bytes * self.asked_share if self.refuses else 0.0
-        return max(asked, self._states_bytes)
+        return max(self._asked_bytes, self._states_bytes)
+
+    @property
+    def _asked_bytes(self) -> float:
+        """Cache of one longest request, of an engine that refuses to start without it."""
+        return self.request_bytes * self.asked_share if self.refuses else 0.0
 
     @property
     def _states_bytes(self) -> float:
@@ -128,6 +144,12 @@ class Start(HeldCache):
         return self.cache_bytes >= self._needed_bytes and self.cache_bytes > 0
 
     @property
+    def host_may_fill(self) -> bool:
+        """Whether what the host takes may leave less cache than a longest request is asked to have."""
+        may_take = 0.0 if self.exact else self.host_bytes
+        return self.holds and self.cache_bytes - may_take < self._asked_bytes
+
+    @property
     def doubt_bytes(self) -> float:
         """Bytes by which the cache may be larger or smaller than estimated."""
         if self.exact:
@@ -152,7 +174,7 @@ class Start(HeldCache):
         if self.cache_bytes >= self.request_bytes and not self.holds_states:
             return self._states_finding
         if self.holds and self.concurrency >= 1:
-            return None
+            return self._host_finding if self.host_may_fill else None
         verb = "cannot serve its longest request"
         if not self.holds:
             verb = "does not start" if self.starts is False else "may not start"
@@ -178,6 +200,17 @@ class Start(HeldCache):
         )
 
     @property
+    def _host_finding(self) -> tuple[str, str]:
+        """What the host takes of the same memory may be too much."""
+        needed, left = format_bytes(self._asked_bytes), format_bytes(self.cache_bytes)
+        why = (
+            "GPU and host have one memory, and the engine counts what the host takes of it while it loads, "
+            f"up to {format_bytes(self.host_bytes)} by servers seen; a request needs {needed} of {left}"
+        )
+        remedy = "end other programs and drop the page cache first, or state --kv-cache-memory-bytes"
+        return f"the server may not start: {why}", f"{remedy} or a shorter --max-model-len"
+
+    @property
     def _states_finding(self) -> tuple[str, str]:
         """More requests may run than the cache has room for states of."""
         does = "does not" if self.starts is False else "may not"
@@ -197,13 +230,18 @@ class Start(HeldCache):
         taken = "by its log " if self.estimate else taken
         without = f"; {', '.join(self.uncounted)} left out, which nothing reads" if self.uncounted else ""
         guessed = "" if self.knows_longest else ", a guess"
+        share = (
+            f" of {self.computed_share:.3g} of its memory, which the engine computes"
+            if self.computed_share
+            else ""
+        )
         more = self.kept_concurrency > MOST_KEPT * max(self.concurrency, 0.0) > 0
         kept = (
             " with a step's tokens in its windows, as the engine counts at its start; once computed "
             f"{self.kept_concurrency:.2f}x"
         )
         return (
-            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}, {tokens}; "
+            f"{taken}weights {weights} a GPU, cache {cache} a GPU{self.scarcest}{share}, {tokens}; "
             f"maximum concurrency for {self.longest:,} tokens a request{guessed}: "
             f"{max(self.concurrency, 0.0):.2f}x{kept if more else ''}{without}"
         )
@@ -402,6 +440,8 @@ def _start_as_given(server: Server, request: ServingRequest, hierarchy: Hierarch
         wide=_wide_words(deployment),
         scarcest=_scarcest_words(server, deployment),
         wide_cache=deployment.kv_dtype == "bf16",
+        host_bytes=_host_bytes(deployment),
+        computed_share=stack.memory_fraction if stack.reserves and server.memory_fraction is None else 0.0,
         whole_memory=stack.memory_fraction >= WHOLE_MEMORY and stack.fraction_of == "memory",
     )
 
@@ -415,6 +455,14 @@ def _scarcest_words(server: Server, deployment: Deployment) -> str:
     layers, layout = layers_of_stages(deployment)[place], server.layout
     on = f" on {layout.gpus[place]}" if layout.gpus else ""
     return f" of stage {place + 1} of {layout.pp}, the scarcest ({layers} layers{on})"
+
+
+def _host_bytes(deployment: Deployment) -> float:
+    """What hosts may take of the memory of GPUs while the engine loads; 0 where it does not count that."""
+    hierarchy = deployment.hierarchy
+    if not (deployment.stack.counts_host_memory and shares_host_memory(hierarchy.gpu)):
+        return 0.0
+    return HOST_BYTES if deployment.layout.num_gpus <= hierarchy.gpus_per_host else HOSTS_BYTES
 
 
 def _states_at_once(server: Server, deployment: Deployment) -> int:
@@ -448,7 +496,7 @@ def _as_stated(server: Server, held: HeldCache) -> HeldCache:
 
 
 def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierarchy) -> Deployment:
-    """The deployment of a server, as its engine's version has it and with its own memory setting."""
+    """The deployment of a server, as its engine's version has it, and its memory setting or that one's."""
     deployment = deployment_of(request, hierarchy, server.weights, server.layout)
     stack = at_version(deployment.stack, server.version)
     if server.memory_fraction is not None:
@@ -458,7 +506,13 @@ def server_deployment(server: Server, request: ServingRequest, hierarchy: Hierar
     stack = replace(stack, graph_batch=server.graph_batch, own_all_reduce=server.own_all_reduce)
     if server.graph_batch == 0:
         stack = replace(stack, prompt_graph_tokens=0)
-    return replace(deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers)
+    deployment = replace(
+        deployment, stack=stack if server.overlaps else without_overlap(stack), peers=server.peers
+    )
+    if server.memory_fraction is not None:
+        return deployment
+    share = memory_share(deployment, token_budget=server_budget(server, deployment))
+    return replace(deployment, stack=replace(deployment.stack, memory_fraction=share))
 
 
 def server_budget(server: Server, deployment: Deployment) -> int:
@@ -470,7 +524,8 @@ def server_budget(server: Server, deployment: Deployment) -> int:
         return max(longest, LEAST_STEP)
     if longest <= stack.whole_prompts:
         return max(longest, LEAST_STEP)
-    return scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+    budget = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+    return max(budget // server.layout.attention_dp, 1) if stack.shares_budget else budget
 
 
 def _wide_words(deployment: Deployment) -> str:

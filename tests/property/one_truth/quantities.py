@@ -126,8 +126,11 @@ SERVING: tuple[Pattern, ...] = (
     *_rows("busy", rf"^Throughput and cost › busy: {V}", rf"^json › estimate\.utilisation: {X}"),
     *_rows("mean_queue", rf"mean queue {V}", rf"^json › estimate\.mean_queue: {X}"),
     *_rows("goodput", rf"goodput {V}/s", rf"^json › estimate\.goodput_requests_per_s: {X}"),
-    *_rows("kv_tokens", rf"^Configuration › (?:replicas|decode pool): .*KV cache of {V} tokens", rf"^json › decode\.kv_capacity_tokens: {X}"),
-    *_rows("prefill_kv_tokens", rf"^Configuration › prefill pool: .*KV cache of {V} tokens", rf"^json › prefill\.kv_capacity_tokens: {X}"),
+    *_rows("kv_tokens", rf"^Configuration › (?:replicas|decode pool): .*cache of {V} tokens of such requests",
+           rf"^Configuration › start: starts: {V} tokens of cache", rf"^json › decode\.(?:kv_capacity|cache)_tokens: {X}",
+           rf"^json › kv_cache_tokens: {X}"),
+    *_rows("prefill_kv_tokens", rf"^Configuration › prefill pool: .*cache of {V} tokens of such requests",
+           rf"^json › prefill\.(?:kv_capacity|cache)_tokens: {X}"),
     *_rows("gap", rf"^json › optimality\.gap: {X}"),
     *_rows("tokens_per_s_per_gpu", rf"{V} per GPU in use", rf"^json › estimate\.tokens_per_s_per_gpu: {X}", rf"^tile › Tokens/s/GPU: {V}"),
 )  # fmt: skip

@@ -123,3 +123,16 @@ def test_compressed_attention_keeps_a_window_and_its_entries() -> None:
     context, entry = 32_768, 512
     kept = 43 * 128 * entry + 21 * (entry + 132) * context / 4 + 20 * entry * context / 128
     assert kv_bytes_per_token(deployment, context) * context == pytest.approx(kept)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_a_rank_of_one_group_keeps_what_vllm_shapes(tp: int) -> None:
+    """`mamba2_state_shape` of 128 heads of 64 and one group of 128 (Granite 4): each rank has a copy of the group.
+
+    In bf16 the convolution keeps 3 inputs of (8,192 + 2·128·tp)/tp channels, in fp32 the state 128/tp heads.
+    """
+    here = deployed("granite-4.0-h-small", tp=tp)
+    channels, heads = (8192 + 2 * 128 * tp) // tp, 128 // tp
+    assert state_bytes(here) == 2 * 3 * channels + 4 * heads * 64 * 128
+    kind = next(run.kind for run in layer_runs(here.model) if run.kind.attention == "recurrence")
+    assert mixer_products(here, kind)[0] == ((2 * 8192 + 2 * 128 * tp + 128) / tp, here.model.hidden_size)

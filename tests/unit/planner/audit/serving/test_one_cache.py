@@ -8,6 +8,7 @@ import pytest
 
 import meshplan
 from app.reports.audit.server import start_keys as keys_of_start
+from costmodel.serving.engine import serving_stack
 from meshplan.serving import LoadWords
 from planner.audit.read import read_texts
 from planner.audit.serving.texts import judged, predicted_plan
@@ -80,3 +81,16 @@ def test_a_plan_names_the_longest_request_that_its_own_command_does(engine: str)
     audited = judged(read_texts(texts), texts, {}, LOAD, {}, gpu="h200-sxm", compares=False)
     predicted = predicted_plan(serving_from_json(serving_to_json(plan)), LOAD, "plan.json")
     assert keys_of_start(audited.start) == keys_of_start(predicted.start) == start_keys(plan)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("name", ["8b", "deepseek-v3"])
+def test_a_cache_of_alike_tokens_has_one_count(engine: str, name: str) -> None:
+    """Where a token keeps as much whatever its request, requests of the load and longest ones find as many."""
+    gpus = {"8b": 1, "deepseek-v3": 8}[name]
+    words = LoadWords(gpu="h200-sxm", gpus=gpus, concurrency=8, input=1000, output=100, mode="aggregated")
+    plan = meshplan.serve(name, **words, engine=engine)
+    pool, block = plan.decode, serving_stack(engine).kv_block_tokens
+    assert pool.kv_capacity_tokens == pool.cache_tokens * pool.layout.attention_dp
+    assert pool.cache_tokens % block == 0
+    assert pool.longest_context <= pool.cache_tokens

@@ -118,13 +118,13 @@ def test_weights_that_stay_on_the_host_leave_the_card_to_the_cache() -> None:
 
 @pytest.mark.parametrize(("length", "starts"), [("8192", True), ("32768", False)])
 def test_a_stated_cache_is_no_estimate(length: str, starts: bool) -> None:
-    """Two GiB hold 13,107 tokens of 160 KiB, whatever the memory setting."""
+    """Two GiB hold 819 blocks of 16 tokens of 160 KiB, whatever the memory setting."""
     words = (
         f"# one H100\nvllm serve Qwen/Qwen3-14B --kv-cache-memory-bytes 2147483648 --max-model-len {length}"
     )
     start = audit(words).start
     assert start is not None
-    assert (start.cache_tokens, start.starts) == (13_107, starts)
+    assert (start.cache_tokens, start.starts) == (16 * 819, starts)
 
 
 def test_prompts_that_are_computed_whole_need_steps_as_long() -> None:

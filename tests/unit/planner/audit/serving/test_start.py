@@ -163,3 +163,28 @@ def test_requests_with_windows_are_told_as_the_engine_counts_them_and_as_they_ar
     whole = start(f"{SMALL} --max-model-len 8192")
     assert whole.kept_concurrency == pytest.approx(whole.concurrency, rel=1e-3)
     assert "windows" not in whole.words
+
+
+SPARK = (
+    "# vLLM 0.29.1\nvllm serve cyankiwi/MiniMax-M2.7-AWQ-4bit --gpu-memory-utilization {} -tp 2 "
+    "--distributed-executor-backend ray --max-model-len {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts"),
+    [
+        (SPARK.format(0.8, 196608), "gb10", None),  # 22.5 GiB by its log, 23.25 asked: it did not
+        (SPARK.format(0.8, 32768), "gb10", True),
+        (f"{SPARK.format(0.8, 196608)} --kv-cache-memory-bytes 32000000000", "gb10", True),
+        ("# vLLM 0.27.1\nvllm serve Qwen/Qwen3.8-27B --max-model-len 32768", "gb10", True),  # a log: 51.7 GiB
+        (SPARK.format(0.9, 196608), "rtx-pro-6000", True),  # the GPU has its own
+        (SPARK.format(0.9, 196608), "gh200-144gb", True),  # memory behind a link, but of its own
+    ],
+)
+def test_a_host_with_the_same_memory_leaves_a_doubt(words: str, gpu: str, starts: bool | None) -> None:
+    """What the host takes meanwhile counts, more on two hosts; not of a cache that is stated."""
+    held = start(words, gpu)
+    assert held.starts is starts
+    assert held.host_may_fill is (starts is None)
+    assert starts is True or (held.finding is not None and "one memory" in held.finding[0])
