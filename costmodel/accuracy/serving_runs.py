@@ -64,6 +64,7 @@ class ServingRun:
     stated, and ten for each in flight. `token_budget` is that of a step of an attention rank and `max_batch`
     the requests that a replica runs at once, as launched, `prompt_graph_tokens` the tokens of the largest
     captured step with prompts; None where no source says them. `input_tokens` are what the server reads.
+    `run_date` is the day, as 2026-05-18, empty where no source says it.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ServingRun:
     max_batch: int | None = None
     memory_fraction: float | None = None
     prompt_graph_tokens: int | None = None
+    run_date: str = ""
 
     @property
     def mode(self) -> str:
@@ -148,6 +150,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         max_batch=_most_running(row, decode),
         memory_fraction=_share(row, "memory_fraction"),
         prompt_graph_tokens=count(row, "graph_tokens") if row.get("graph_tokens") else None,
+        run_date=row.get("run_date", ""),
     )
 
 
@@ -320,11 +323,14 @@ def deployment_of_run(
     `stack` takes the place of the shipped profile of the run's engine. Where the row does not say, the cache
     is what the engine makes of the checkpoint.
     """
-    stack = at_version(stack or serving_stack(run.engine), run.engine_version)
+    stack = at_version(stack or serving_stack(run.engine), run.engine_version, run.run_date)
     if run.prompt_graph_tokens is not None:
         stack = replace(stack, prompt_graph_tokens=run.prompt_graph_tokens)
-    named = checkpoint_model(run.model).name
-    served = served_checkpoint(benchmark_named(run.benchmark), named, run.weights)
+    named, benchmark = checkpoint_model(run.model).name, benchmark_named(run.benchmark)
+    started = started_server(benchmark, stack.name, run.engine_version)
+    if started is not None and started.warp_products:
+        stack = replace(stack, warp_products=True)
+    served = served_checkpoint(benchmark, named, run.weights)
     follows = stack.eight_bit_cache or run.model.startswith(stack.eight_bit_cache_of)
     eight_bit = follows and run.weights in ("fp8", "fp4")
     return Deployment(

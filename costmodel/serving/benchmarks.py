@@ -81,6 +81,7 @@ class StartedServer:
     batch; 0 where it leaves that to the engine.
     `mixed` says whether it lets prompts and decodes share steps, where the engine does not by itself.
     `cached_models` are those whose servers kept prompts that came before, as one of their rows proves.
+    `warp_products` says that it asks for kernels of MXFP4 experts which multiply by instructions of one warp.
     """
 
     engine: str
@@ -90,6 +91,7 @@ class StartedServer:
     prompts_per_step: int = 0
     mixed: bool = False
     cached_models: tuple[str, ...] = ()
+    warp_products: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,6 +199,7 @@ class ServingStack:
         prompt_graph_tokens: Steps with prompts of up to so many tokens are captured between their attentions;
             0 for none.
         prompt_graphs_since: First version with them by default.
+        prompt_graphs_day: When that came out: a run before, of no known version, had none.
         graph_batch: Most requests of a rank whose decode steps are captured; 0 for none, None for any number.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
         own_all_reduce: Whether it is used, which a switch may end.
@@ -210,6 +211,7 @@ class ServingStack:
         mxfp4_share: The same of MXFP4 kernels that unpack to bf16, as far as they read weights: engines take
             them from other libraries (Marlin, Triton).
         native_mxfp4_share: The same of those that multiply four bits.
+        warp_products: Kernels that unpack multiply by instructions of one warp (Marlin), not of four.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
         expert_copies: Experts may be held twice, so that any number of ranks has as many of them each.
@@ -263,6 +265,7 @@ class ServingStack:
     launch_s: float
     prompt_graph_tokens: int = 0
     prompt_graphs_since: str = ""
+    prompt_graphs_day: str = ""
     graph_batch: int | None = None
     all_reduce_s: float
     own_all_reduce: bool = True
@@ -289,6 +292,7 @@ class ServingStack:
     balance_steps: int = 0
     eight_bit_cache_of: tuple[str, ...] = ()
     unpacking_operations: tuple[int, int] = (4, 4)
+    warp_products: bool = False
     counted_exchange: bool = False
     splits_attention_ranks: bool = True
     expert_copies: bool = False
@@ -393,8 +397,8 @@ def serving_stack(name: str) -> ServingStack:
     return stacks[resolve(name.lower().removeprefix(ROUTER), tuple(stacks), "engine", ALIASES)]
 
 
-def at_version(stack: ServingStack, version: str) -> ServingStack:
-    """The profile of an older version of its engine; unknown versions are current ones.
+def at_version(stack: ServingStack, version: str, day: str = "") -> ServingStack:
+    """The profile of an older version of its engine; unknown versions are current ones, as of `day` if known.
 
     >>> stack = serving_stack("vllm")
     >>> [at_version(stack, v).host_s > stack.host_s for v in ("0.12.0", "0.18.0", "")]
@@ -403,10 +407,14 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     (False, True)
     >>> [at_version(stack, version).memory_fraction for version in ("0.29.1", "0.30.0", "")]
     [0.9, 0.92, 0.92]
+    >>> sglang = serving_stack("sglang")
+    >>> [at_version(sglang, "", day).prompt_graph_tokens for day in ("2025-11-10", "2026-05-18", "")]
+    [0, 2048, 2048]
     """
     if is_before(version, stack.memory_fraction_since):
         stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
-    if is_before(version, stack.prompt_graphs_since):
+    unknown_yet = not _numbers(version) and bool(day) and day < stack.prompt_graphs_day
+    if is_before(version, stack.prompt_graphs_since) or unknown_yet:
         stack = replace(stack, prompt_graph_tokens=0)
     if is_before(version, stack.fp4_tiles_since):
         stack = replace(stack, fp4_tiles=stack.earlier_fp4_tiles)

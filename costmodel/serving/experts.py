@@ -34,6 +34,7 @@ from costmodel.kernels.grids import KernelTime, floats
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from topology.base.arrays import Floats
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 ROUTING_SKEW: Final = 0.5
@@ -66,9 +67,15 @@ MXFP4_BYTES: Final = 17 / 32
 SIZES: Final = ("H", "F", "k", "E", "tp", "ep")
 Shape = tuple[int, ...]
 """Sizes of routed experts and of their split, in the order of `SIZES`."""
-Shares = tuple[float, float]
-"""Time of an engine's kernels over the tabulated ones: of all but MXFP4's, and of those."""
+Shares = tuple[float, float, bool]
+"""Time of an engine's kernels over the tabulated ones: of all but MXFP4's, and of those; `warp_products`."""
 Measured = tuple[Shape, Floats, str]
+
+HOPPER: Final = 9
+"""Major compute capability of the GPUs whose peak takes instructions of four warps together."""
+WARP_PRODUCTS: Final = 0.629
+"""Share of Hopper's peak that instructions of one warp (mma) reach, where those of four (wgmma) reach all of
+it: Luo et al. 2024 (arXiv 2402.13499). Marlin, written for Ampere, has none but the former."""
 
 FEW_TOKENS: Final = 256.0
 """Up to so many tokens, kernels of divided experts read weights: tokens of others cost them little.
@@ -97,6 +104,7 @@ def routed_experts(
     exchanged: bool = False,
     share: float = 1.0,
     mxfp4_share: float = 1.0,
+    warp_products: bool = False,
 ) -> KernelTime:
     """Seconds of the gated experts on the busiest rank; `tokens` are those of all ranks that share them.
 
@@ -114,9 +122,12 @@ def routed_experts(
         exchanged: each of these ranks has the rows of its experts alone, from an exchange; else every token.
         share: time of the engine's expert kernels over the tabulated ones.
         mxfp4_share: the same of its MXFP4 kernels, which are another library's, as far as they read weights.
+        warp_products: those that unpack multiply by instructions of one warp, as Marlin's do.
     """
     shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp, moe_ep)
-    kernels = functools.partial(_kernels, cal, gpu, dtype, shape=shape, shares=(share, mxfp4_share))
+    kernels = functools.partial(
+        _kernels, cal, gpu, dtype, shape=shape, shares=(share, mxfp4_share, warp_products)
+    )
     if not exchanged or moe_ep == 1:
         return kernels(floats(tokens), like=shape)
     undivided = kernels(floats(tokens), like=(*shape[:5], 1))
@@ -129,7 +140,7 @@ def _kernels(
 ) -> KernelTime:
     """Experts of `shape` by the measured kernels nearest to `like`."""
     nearest = _nearest(cal, gpu, dtype, like)
-    share, mxfp4_share = shares
+    share, mxfp4_share, warp_products = shares
     if nearest is None:
         modelled = _modelled(cal, gpu, dtype, tokens, shape)
         return dataclasses.replace(modelled, seconds=modelled.seconds * share)
@@ -140,6 +151,8 @@ def _kernels(
     wanted = alike * _load(alike, known) / drawn_load(alike, known[2], known[3], known[5])
     read = np.clip(wanted, table_tokens[0], table_tokens[-1])
     of_mxfp4 = table in (MXFP4, NATIVE_MXFP4)
+    if table == MXFP4 and warp_products and generation_of(gpu).capability[0] == HOPPER:
+        share = share / WARP_PRODUCTS
     engine = share * ((mxfp4_share / share) ** _share_of_reading(gpu, rows) if of_mxfp4 else 1.0)
     measured = engine * np.exp(np.interp(np.log(read), np.log(table_tokens), log_seconds))
     table_dtype = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]

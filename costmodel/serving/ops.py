@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels import compute
+from costmodel.kernels.clocks import product_joules, sustained_s
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import LayerKind, layer_runs
@@ -62,8 +63,33 @@ def linear_s(
         return total
     layout, launched_s = deployment.layout, launches_s(deployment)
     if stack.counted_exchange and layout.ep > 1 and layout.attention_dp > 1:
-        return total + launched_s
-    return np.asarray(np.maximum(total, launched_s * (m > stack.prompt_graph_tokens)), dtype=np.float64)
+        total = total + launched_s
+    else:
+        total = np.maximum(total, launched_s * (m > stack.prompt_graph_tokens))
+    return sustained_s(linear_joules(deployment, m, shared=shared), total, deployment.hierarchy.gpu)
+
+
+def linear_joules(deployment: Deployment, tokens: Floats, *, shared: bool = True) -> Floats:
+    """Energy of the products of all layers of a stage on one GPU, at `tokens` per rank; as `linear_s`."""
+    model, layout, gpu = deployment.model, deployment.layout, deployment.hierarchy.gpu
+    matrices = 3 if model.gated_mlp else 2
+    joules = np.zeros_like(tokens)
+    for run in layer_runs(model):
+        each = np.zeros_like(tokens)
+        for dtype, (n, k) in _mixer_formats(deployment, run.kind):
+            each = each + product_joules(gpu, dtype, 2 * n * k * tokens)
+        if run.kind.mlp != "none":
+            block = model.feed_forward(run.kind.mlp)
+            common = matrices * model.hidden_size * block.common_width[1] / layout.tp
+            each = each + product_joules(gpu, dtype_of(deployment, "mlp"), 2 * common * tokens)
+            if block.copies and shared:
+                width = model.moe_latent_size or model.hidden_size
+                routed = matrices * width * model.moe_intermediate_size * model.num_experts_per_token
+                share = layout.attention_dp / (layout.expert_tp * layout.ep)
+                routed_dtype = dtype_of(deployment, "experts")
+                each = each + product_joules(gpu, routed_dtype, 2 * routed * share * tokens)
+        joules = joules + each * run.count
+    return joules / stages_alike(deployment)
 
 
 def launches_s(deployment: Deployment) -> float:
@@ -88,15 +114,21 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
 
 def projections_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
     """Seconds of the products of one layer's mixer and of the reduction after them; 0 without a mixer."""
-    shapes = mixer_products(deployment, kind)
-    if not shapes:
+    products = _mixer_formats(deployment, kind)
+    if not products:
         return np.zeros_like(m)
+    seconds = np.zeros_like(m)
+    for dtype, (n, k) in products:
+        seconds = seconds + _gemm(cal, deployment, dtype, m, n, k)
+    return seconds + all_reduce_s(cal, deployment, m * deployment.model.hidden_size * ACTIVATION_BYTES)
+
+
+def _mixer_formats(deployment: Deployment, kind: LayerKind) -> list[tuple[str, tuple[float, float]]]:
+    """Number format and (n, k) of the products of one rank's mixer."""
     dtype, out = dtype_of(deployment, "attention"), len(deployment.model.attention.projections(1)) - 1
     last = dtype if kind.attention == "recurrence" else dtype_of(deployment, "output projection")
-    seconds = np.zeros_like(m)
-    for at, (n, k) in enumerate(shapes):
-        seconds = seconds + _gemm(cal, deployment, last if at == out else dtype, m, n, k)
-    return seconds + all_reduce_s(cal, deployment, m * deployment.model.hidden_size * ACTIVATION_BYTES)
+    shapes = mixer_products(deployment, kind)
+    return [(last if at == out else dtype, shape) for at, shape in enumerate(shapes)]
 
 
 def feed_forward_s(
@@ -150,6 +182,7 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         exchanged=layout.attention_dp > 1,
         share=stack.expert_share,
         mxfp4_share=stack.native_mxfp4_share if "fp4" in gpu.peak_flop_per_s else stack.mxfp4_share,
+        warp_products=stack.warp_products,
     ).seconds
 
 

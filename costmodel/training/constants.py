@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-CONSTANTS_FILE = Path(__file__).parents[1] / "data" / "constants.toml"
+from costmodel.kernels.clocks import CONSTANTS_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

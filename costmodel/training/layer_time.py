@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.kernels.clocks import slowdown
 from costmodel.ops.passes import UNCOUNTED_LOSS_BACKWARD
 from costmodel.training.constants import Constants
 from costmodel.training.raw_times import Features, PartTimes
@@ -94,8 +95,8 @@ def sustained_slowdown(part: PartTimes, e: Environment, c: Constants, full_clock
     """
     k = part.kernels
     flop = PRODUCT_PASSES * e.product_energy * k.product_flop + ATTENTION_PASSES * k.attention_flop
-    draw = c.picojoule_per_flop * 1e-12 * flop / np.maximum(full_clock_s, 1e-30) / e.design_power_w
-    return np.asarray(np.maximum(1.0, draw) ** c.clock_exponent)
+    joules = c.picojoule_per_flop * 1e-12 * flop
+    return slowdown(joules, full_clock_s, e.design_power_w, c.clock_exponent)
 
 
 def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:

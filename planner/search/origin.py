@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.evidence.table import EVIDENCE_FILE
+from costmodel.kernels.clocks import CONSTANTS_FILE
 from costmodel.kernels.tables import Calibration
 from costmodel.stack import STACKS_FILE
 from costmodel.training.bands import BANDS_FILE
-from costmodel.training.constants import CONSTANTS_FILE
 from costmodel.updates.optimizers import OPTIMIZERS_FILE
 from planner.plan import Origin, PlanRequest
 from topology.base.version import VERSION

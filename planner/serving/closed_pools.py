@@ -21,7 +21,7 @@ from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, Option, least_late
 MOST_SIMULATED = 24
 """Pairs of one size of fleet that are simulated."""
 FEWER_SIMULATED = 3
-"""The same while the size itself is looked for."""
+"""The same while the size itself is looked for, of more GPUs than `COARSE`."""
 MOST_REQUESTS = 48_000
 """Requests that are simulated of one size of fleet: pairs with many in flight are fewer, three at least."""
 COARSE = 16
@@ -260,16 +260,21 @@ def _run(request: ServingRequest, board: Board, pair: PoolPair) -> FleetRun | No
     return board.pairs[key]
 
 
+def _most_pairs(gpus: int) -> int:
+    """Pairs that tell whether a size keeps the limits: of few GPUs one more is a large part of the bill."""
+    return FEWER_SIMULATED if gpus > COARSE else MOST_SIMULATED
+
+
 def _smallest(request: ServingRequest, board: Board) -> FleetRun | None:
     """The fewest GPUs whose likeliest pairs keep the limits: twice as many until they do, then bisection."""
     prompts, outputs = _kinds(board)
     least = sum(min(board.options[i].num_gpus for i in pool) for pool in (prompts, outputs))
     failed, tried, best = least - 1, least, None
     while best is None and tried <= board.most_gpus:
-        best = _fastest(request, board, tried, FEWER_SIMULATED)
+        best = _fastest(request, board, tried, _most_pairs(tried))
         failed, tried = (failed if best is not None else tried), 2 * tried
     while best is not None and best.num_gpus - failed > max(1, best.num_gpus // COARSE):
         middle = (failed + best.num_gpus) // 2
-        smaller = _fastest(request, board, middle, FEWER_SIMULATED)
+        smaller = _fastest(request, board, middle, _most_pairs(middle))
         best, failed = (best, middle) if smaller is None else (smaller, failed)
     return best

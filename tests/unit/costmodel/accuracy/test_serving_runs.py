@@ -115,6 +115,30 @@ def test_steps_with_prompts_are_captured_as_stated_or_as_the_release_does(engine
         assert deployment.stack.prompt_graph_tokens == tokens
 
 
+@pytest.mark.parametrize(
+    ("version", "day", "captured"),
+    [("", "2025-11-10", 0), ("", "2026-05-18", 2048), ("", "", 2048), ("0.5.10", "2025-11-10", 2048)],
+)
+def test_a_run_of_no_known_version_had_nothing_that_came_out_later(
+    version: str, day: str, captured: int
+) -> None:
+    """SGLang captures prompts since 0.5.10, of April 2026; a version that is stated holds."""
+    row = {**ROW, "engine": "sglang", "engine_version": version, "run_date": day}
+    run = read_serving_run(row, 1)
+    deployment = deployment_of_run(run, run.decode, default_cluster("b200-sxm", 8).hierarchy)
+    assert deployment.stack.prompt_graph_tokens == captured
+
+
+def test_a_benchmark_that_asks_for_marlin_multiplies_by_instructions_of_one_warp() -> None:
+    """InferenceX starts vLLM so; its other engines, and vLLM by itself, take Triton's kernels."""
+    for client, engine, asked in (
+        ("inferencex", "vllm", True), ("inferencex", "trtllm", False), ("genai-perf", "vllm", False),
+    ):  # fmt: skip
+        run = read_serving_run({**ROW, "engine": engine, "client": client}, 1)
+        deployment = deployment_of_run(run, run.decode, default_cluster("h100-sxm", 8).hierarchy)
+        assert deployment.stack.warp_products == asked
+
+
 def test_a_budget_of_sglang_is_that_of_all_attention_ranks_and_its_cap_is_not_kept() -> None:
     """SGLang divides its chunk by the ranks; the other engines' budget and cap are those of each."""
     cells = {**ROW, "tp": "1", "attention_dp": "4", "token_budget": "16384", "max_batch": "32"}

@@ -14,7 +14,15 @@ TOKENS = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])
 
 
 def seconds(
-    name: str, part: str, dtype: str, *, tp: int = 1, ep: int = 1, share: float = 1.0, exchanged: bool = False
+    name: str,
+    part: str,
+    dtype: str,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    share: float = 1.0,
+    exchanged: bool = False,
+    warp_products: bool = False,
 ) -> Floats:
     """Seconds of a model's experts over `TOKENS`."""
     spec = model(name)
@@ -22,6 +30,7 @@ def seconds(
         CAL, gpu(part), dtype, tokens=TOKENS, hidden_size=spec.hidden_size,
         intermediate_size=spec.moe_intermediate_size, top_k=spec.num_experts_per_token,
         num_experts=spec.num_experts, moe_tp=tp, moe_ep=ep, mxfp4_share=share, exchanged=exchanged,
+        warp_products=warp_products,
     ).seconds  # fmt: skip
 
 
@@ -74,6 +83,26 @@ def test_only_mxfp4_kernels_take_the_engines_share() -> None:
     assert taken == pytest.approx(0.5 ** (ridge / (ridge + rows)), rel=0.01)
     assert seconds("mixtral-8x7b", "h100-sxm", "fp8", share=0.5) == pytest.approx(
         seconds("mixtral-8x7b", "h100-sxm", "fp8")
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "share"), [("h100-sxm", 0.629), ("h200-sxm", 0.629), ("a100-sxm-80gb", 1.0)]
+)
+def test_products_of_one_warp_reach_less_of_hoppers_peak_alone(part: str, share: float) -> None:
+    """Marlin's mma instructions: 62.9 % of Hopper's peak, all of Ampere's, and none the slower at reading."""
+    taken = seconds("gpt-oss-120b", part, "fp4", warp_products=True) / seconds("gpt-oss-120b", part, "fp4")
+    card = gpu(part)
+    ridge = card.peak("bf16") / card.memory_bandwidth_bytes_per_s * (17 / 32) / 2
+    rows = TOKENS * 4 / 128
+    assert taken == pytest.approx(share ** -(rows / (ridge + rows)), rel=0.01)
+
+
+@pytest.mark.parametrize("part", ["b200-sxm", "gb200"])
+def test_kernels_that_multiply_four_bits_have_no_such_products(part: str) -> None:
+    """Nothing is unpacked there."""
+    assert seconds("gpt-oss-120b", part, "fp4", warp_products=True) == pytest.approx(
+        seconds("gpt-oss-120b", part, "fp4")
     )
 
 

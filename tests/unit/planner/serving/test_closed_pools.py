@@ -118,9 +118,10 @@ def test_pools_that_are_sent_too_much_say_how_many_workers_would_keep_up(beyond:
     assert fewer.broken == ("queue",)
 
 
-def test_the_smallest_pools_keep_the_limits_and_one_gpu_less_does_not() -> None:
+@pytest.mark.parametrize("ttft_s", [1.2, 1.5, 2.0])
+def test_the_smallest_pools_keep_the_limits_and_one_gpu_less_does_not(ttft_s: float) -> None:
     """A limit on the first token that one prefill worker of the smallest kind breaks."""
-    request, board = board_of(None, concurrency=64, input_tokens=4000, ttft_s=1.5, percentile=50.0)
+    request, board = board_of(None, concurrency=64, input_tokens=4000, ttft_s=ttft_s, percentile=50.0)
     best, _ = search_closed_pools(request, board) or (None, None)
     assert best is not None
     assert best.kept
