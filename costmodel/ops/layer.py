@@ -216,8 +216,9 @@ def _keeping_odd_products(ops: Sequence[Op], *, compiled: bool) -> tuple[Op, ...
 def _post_norm(
     model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, trained: bool
 ) -> tuple[Op, ...]:
-    """A norm after a block, where a model has one."""
-    return (norm_op(model, name, stack, shard, trained=trained),) if model.norms_per_layer > 2 else ()
+    """A norm after a block, where a model has one; a third of a layer is after its feed-forward (A.X-K1)."""
+    fewer = 2 if name == "mlp_post_norm" else 3
+    return (norm_op(model, name, stack, shard, trained=trained),) if model.norms_per_layer > fewer else ()
 
 
 def _norms_of_experts(

@@ -783,7 +783,10 @@ def test_a_flavor_of_torchtitan_is_the_model_of_its_shape(
 
 
 def test_a_vision_variant_of_torchtitan_is_no_model_of_text() -> None:
+    """One that is known by its name is that one; of others no model of text is taken."""
     text = TITAN.replace('"llama3"', '"qwen3_vl"')
+    assert audit({"train.toml": text}, gpus="8").job.request.model.name == "qwen3-vl-8b"
+    text = TITAN.replace('"llama3"', '"llama3_vl"')
     assert "give --model" in first_lines(audit({"train.toml": text}, gpus="8"))
 
 

@@ -391,7 +391,10 @@ def test_pools_may_be_of_two_kinds_of_gpu() -> None:
         return judged.running.plan.estimate.ttft.p50_s
 
     fast, mixed, slow = (first_token_s(gpu) for gpu in ("h100-sxm", "h100-sxm,h20-sxm", "h20-sxm"))
-    assert fast <= mixed < slow
+    assert mixed == pytest.approx(
+        fast, rel=0.01
+    )  # eight in flight meet a little otherwise behind slower decoding
+    assert mixed < 0.9 * slow
 
 
 def test_the_kinds_of_pools_are_those_of_their_files() -> None:
